@@ -13,6 +13,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::binary::Binary;
+use crate::error::ColumnError;
+use crate::row::column;
 
 /// The kind under which wake-ups are stored. Their keys begin with the time, so they have no type and id.
 pub(crate) const WAKE: i16 = 105;
@@ -249,10 +251,10 @@ impl Batch {
 
     /// The outcomes of the commits, from the procedure's row.
     pub(crate) fn outcomes(&self, row: &Row) -> Result<Vec<CommitOutcome>, String> {
-        let failed = |error: tokio_postgres::Error| error.to_string();
-        let outcomes: Vec<i16> = row.try_get(0).map_err(failed)?;
-        let versions: Vec<Option<i64>> = row.try_get(1).map_err(failed)?;
-        let claims: Vec<Option<Vec<u8>>> = row.try_get(2).map_err(failed)?;
+        let failed = |error: ColumnError| error.to_string();
+        let outcomes: Vec<i16> = column(row, 0).map_err(failed)?;
+        let versions: Vec<Option<i64>> = column(row, 1).map_err(failed)?;
+        let claims: Vec<Option<Vec<u8>>> = column(row, 2).map_err(failed)?;
         if [outcomes.len(), versions.len(), claims.len()] != [self.len(); 3] {
             return Err("the server returned another number of outcomes".into());
         }

@@ -7,6 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::binary::Binary;
 use crate::error::text;
+use crate::row::column;
 
 pub(crate) async fn put(
     client: &Client,
@@ -29,7 +30,7 @@ pub(crate) async fn get(client: &Client, digest: &[u8; 32]) -> Result<Option<Byt
     let rows = client.query_typed(statement, &parameters).await;
     let rows = rows.map_err(|error| StoreError::Unavailable(text(&error)))?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let data: Vec<u8> = row.try_get(0).map_err(|error| StoreError::Corrupt(text(&error)))?;
+    let data: Vec<u8> = column(row, 0)?;
     match blake3::hash(&data).as_bytes() == digest {
         true => Ok(Some(data.into())),
         false => Err(StoreError::Corrupt("a component does not have its digest".into())),

@@ -9,6 +9,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
 use crate::error::{OpenError, text};
 use crate::options::Options;
+use crate::row::column;
 
 /// The oldest server that has what the statements use.
 const OLDEST_SERVER: i32 = 140_000;
@@ -86,22 +87,22 @@ async fn check(client: &Client, options: &Options) -> Result<(), OpenError> {
     let Some(row) = found.first() else {
         return Err(OpenError::Statement("the server did not say its settings".into()));
     };
-    if row.get::<_, i32>(0) < OLDEST_SERVER {
-        return Err(OpenError::OldServer { found: row.get(1) });
+    if column::<i32>(row, 0)? < OLDEST_SERVER {
+        return Err(OpenError::OldServer { found: column(row, 1)? });
     }
-    if row.get(2) {
+    if column(row, 2)? {
         return Err(OpenError::Standby);
     }
     for (at, setting) in [(3, "fsync"), (4, "full_page_writes")] {
-        let value: Option<String> = row.get(at);
+        let value: Option<String> = column(row, at)?;
         if let Some(value) = value.filter(|value| value != "on") {
             return Err(OpenError::UnsafeSetting { setting, value, needed: "on" });
         }
     }
-    if row.get::<_, String>(5) != "off" {
+    if column::<String>(row, 5)? != "off" {
         return Err(OpenError::ReadOnly);
     }
-    let isolation: String = row.get(6);
+    let isolation: String = column(row, 6)?;
     if isolation != "read committed" && isolation != "serializable" {
         let setting = "default_transaction_isolation";
         let needed = "'read committed'";

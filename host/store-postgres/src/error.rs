@@ -16,6 +16,9 @@ pub enum OpenError {
     /// A statement failed.
     #[error("PostgreSQL refused a statement: {0}")]
     Statement(String),
+    /// A column is missing or of another type.
+    #[error(transparent)]
+    Column(#[from] ColumnError),
     /// The database has no store. It never becomes one automatically (R5).
     #[error(
         "the database has no tables of Ostraca: create them with `ostraca init`, or check the address"
@@ -102,6 +105,27 @@ impl From<OpenError> for StoreError {
             true => Self::Unavailable(error.to_string()),
             false => Self::Stopped(error.to_string()),
         }
+    }
+}
+
+/// What the server returned has no such column, or one of another type: somebody has altered the tables.
+#[derive(Debug, thiserror::Error)]
+#[error("the tables are not those of Ostraca: {0}; restore them")]
+pub struct ColumnError(String);
+
+impl ColumnError {
+    pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
+        Self(text(error))
+    }
+
+    pub(crate) fn missing() -> Self {
+        Self("a row is missing".into())
+    }
+}
+
+impl From<ColumnError> for StoreError {
+    fn from(error: ColumnError) -> Self {
+        Self::Corrupt(error.to_string())
     }
 }
 

@@ -3,6 +3,7 @@
 //! A shard always has the same lane. The lane sends what waits as one batch, and collects the next one meanwhile.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::channel::oneshot::Sender;
@@ -89,9 +90,8 @@ impl Lane {
         self.lock().accepted
     }
 
-    /// Waits until this many calls have ended.
+    /// Waits until this many calls have ended, or the lane has.
     pub(crate) async fn wait_for(&self, accepted: u64) {
-        // Ends early only if the lane ends.
         drop(self.ended.subscribe().wait_for(|ended| *ended >= accepted).await);
     }
 
@@ -135,6 +135,7 @@ impl Lane {
 
     /// Serves the calls until the lane is closed. `opening` is the number of the store's opening.
     pub(crate) async fn run(self: Arc<Self>, options: Arc<Options>, opening: i64, health: Health) {
+        let _ending = Ending(&self);
         let mut connector = Connector::new(options.clone(), opening, health);
         while let Some(ops) = self.next(&options).await {
             let count = ops.len() as u64;
@@ -144,11 +145,17 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+/// Ends a lane, also if serving it has panicked: nothing waits for it any longer.
+struct Ending<'a>(&'a Lane);
+
+impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        for (op, _) in self.lock().ops.drain(..) {
-            refuse(op, "the store is closed");
-        }
+        let mut waiting = self.0.lock();
+        waiting.is_closed = true;
+        let left = std::mem::take(&mut waiting.ops);
+        drop(waiting);
+        left.into_iter().for_each(|(op, _)| refuse(op, "the store is closed"));
+        self.0.ended.send_replace(u64::MAX);
     }
 }
 
@@ -163,6 +170,7 @@ fn refuse(op: Op, why: &str) {
 }
 
 async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
+    let health = connector.health.clone();
     let writer = match connector.writer().await {
         Ok(writer) => writer,
         Err(error) => {
@@ -170,6 +178,7 @@ async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
             return ops.into_iter().for_each(|op| refuse(op, &why));
         }
     };
+    let before = writer.row().batches;
     let (mut commits, mut waiters) = (Vec::new(), Vec::new());
     for op in ops {
         match op {
@@ -180,12 +189,12 @@ async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
             }
         }
     }
-    if commits.is_empty() {
-        return;
+    let mut outcomes = Vec::new();
+    if !commits.is_empty() {
+        outcomes = writer.commit(options, &Batch::new(commits)).await;
     }
-    let batch = Batch::new(commits);
-    let outcomes = writer.commit(options, &batch).await;
-    connector.count_batch();
+    // Only what is known to be durable: a witness must never be ahead of the database.
+    health.count(writer.row().batches - before);
     for (to, outcome) in waiters.into_iter().zip(outcomes) {
         drop(to.send(outcome));
     }
@@ -194,15 +203,23 @@ async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
 /// What the store's lanes know of the database together.
 #[derive(Clone)]
 pub(crate) struct Health {
-    /// Batches of this process.
-    pub(crate) batches: Arc<std::sync::atomic::AtomicU64>,
+    batches: Arc<AtomicU64>,
     /// Why the store has stopped.
-    pub(crate) stopped: Arc<Mutex<Option<String>>>,
+    stopped: Arc<Mutex<Option<String>>>,
 }
 
 impl Health {
     pub(crate) fn new() -> Self {
         Self { batches: Arc::default(), stopped: Arc::default() }
+    }
+
+    /// Number of batches of this process that are durable.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, batches: i64) {
+        self.batches.fetch_add(batches.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// Fails if the store has stopped.
@@ -234,10 +251,6 @@ impl Connector {
     fn new(options: Arc<Options>, opening: i64, health: Health) -> Self {
         let next_id = random_id();
         Self { options, opening, writer: None, before: None, next_id, failed_at: None, health }
-    }
-
-    fn count_batch(&self) {
-        self.health.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The connection. If there is none, one attempt is made to connect.

@@ -17,6 +17,7 @@ mod error;
 mod lane;
 mod options;
 mod reads;
+mod row;
 mod schema;
 mod writer;
 
@@ -43,7 +44,7 @@ use crate::batch::Prepared;
 use crate::connection::Connection;
 use crate::lane::{Health, Lane, Op};
 
-pub use error::OpenError;
+pub use error::{ColumnError, OpenError};
 pub use options::{Durability, Options};
 
 /// A database with a store, opened by this process. Dropping it lets the queued calls complete.
@@ -204,8 +205,7 @@ async fn on_a_reader<T>(
 
 impl EntityStore for PostgresStore {
     fn identity(&self) -> StoreIdentity {
-        let batches = self.health.batches.load(Ordering::Relaxed);
-        let durable_sequence = self.identity.durable_sequence + batches;
+        let durable_sequence = self.identity.durable_sequence + self.health.batches();
         StoreIdentity { durable_sequence, ..self.identity.clone() }
     }
 

@@ -12,6 +12,7 @@ use tokio_postgres::{Client, Row};
 
 use crate::batch::WAKE;
 use crate::error::text;
+use crate::row::column;
 
 /// The floor of each entity's shard, then its head, then its lanes, timers, tells and dead letters.
 const LOAD: &str = "
@@ -44,13 +45,6 @@ fn failed(error: &tokio_postgres::Error) -> StoreError {
 
 fn corrupt(what: &str, why: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(format!("{what}: {why}"))
-}
-
-fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
-    row: &'a Row,
-    at: usize,
-) -> Result<T, StoreError> {
-    row.try_get(at).map_err(|error| corrupt("a column", text(&error)))
 }
 
 fn unsigned(number: i64) -> u64 {

@@ -1,4 +1,4 @@
-//! The tables: their creation and versions, and the store's identity (R5).
+//! The tables: their creation and version, and the store's identity (R5).
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoreIdentity;
@@ -6,12 +6,13 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::error::OpenError;
+use crate::row::{column, first};
 
-/// The statements that lead from each version of the tables to the next one, from 0 (none) on.
-const STEPS: [&str; 1] = [include_str!("schema_1.sql")];
+/// The tables of version 1.
+const TABLES: &str = include_str!("schema_1.sql");
 
 /// The version of the tables that this release uses.
-const VERSION: i32 = STEPS.len() as i32;
+const VERSION: i32 = 1;
 
 pub(crate) struct Opened {
     pub(crate) identity: StoreIdentity,
@@ -30,12 +31,17 @@ fn id(bytes: &[u8]) -> u128 {
 async fn store_row(client: &Client) -> Result<Option<Row>, OpenError> {
     let exists = "SELECT to_regclass('ostraca.store') IS NOT NULL";
     let found = client.query_typed(exists, &[]).await.map_err(failed)?;
-    if !found.first().is_some_and(|row| row.get(0)) {
+    if !first::<bool>(&found)? {
         return Ok(None);
     }
     let statement = "SELECT schema_version, store_id, cluster_id, cluster_name FROM ostraca.store";
     let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
     Ok(rows.into_iter().next())
+}
+
+/// The cluster of the store's row, and its name.
+fn cluster_of(row: &Row) -> Result<(ClusterId, String), OpenError> {
+    Ok((ClusterId(id(column(row, 2)?)), column(row, 3)?))
 }
 
 /// Creates the tables of a new store.
@@ -45,15 +51,14 @@ pub(crate) async fn create(
     cluster_name: &str,
 ) -> Result<(), OpenError> {
     if let Some(row) = store_row(client).await? {
-        let cluster = ClusterId(id(row.get(2)));
-        return Err(OpenError::Exists { cluster, name: row.get(3) });
+        let (cluster, name) = cluster_of(&row)?;
+        return Err(OpenError::Exists { cluster, name });
     }
     let store: u128 = rand::random();
     let name = cluster_name.replace('\'', "''");
-    let steps = STEPS.join("\n");
     // All or nothing: the statements of one message are one transaction.
     let script = format!(
-        "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS ostraca; {steps}
+        "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS ostraca; {TABLES}
          INSERT INTO ostraca.store (schema_version, store_id, cluster_id, cluster_name, open_count, ended_batches)
          VALUES ({VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0); COMMIT",
         cluster = cluster.0,
@@ -61,12 +66,11 @@ pub(crate) async fn create(
     client.batch_execute(&script).await.map_err(failed)
 }
 
-/// Brings the tables to this release's version, and counts an opening.
+/// Checks whose store it is and the version of its tables, and counts an opening.
 pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<Opened, OpenError> {
     let Some(row) = store_row(client).await? else { return Err(OpenError::Missing) };
-    let found: i32 = row.get(0);
-    let (store_id, actual) = (id(row.get(1)), ClusterId(id(row.get(2))));
-    let cluster_name: String = row.get(3);
+    let (found, store_id) = (column::<i32>(&row, 0)?, id(column(&row, 1)?));
+    let (actual, cluster_name) = cluster_of(&row)?;
     if cluster.is_some_and(|cluster| cluster != actual) {
         return Err(OpenError::OtherCluster { cluster: actual, name: cluster_name });
     }
@@ -78,17 +82,18 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&stored, Type::INT8)];
     let opened = client.query_typed("SELECT ostraca.open_store($1)", &parameters).await;
     let opened = opened.map_err(failed)?;
-    let open_count = opened.first().map_or(0, |row| row.get::<_, i64>(0)).cast_unsigned();
+    let open_count = first::<i64>(&opened)?.cast_unsigned();
     let statement = "SELECT nonce FROM ostraca.openings WHERE number <= $1 ORDER BY number";
     let number = open_count.cast_signed();
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&number, Type::INT8)];
     let rows = client.query_typed(statement, &parameters).await.map_err(failed)?;
-    let openings = rows.iter().map(|row| row.get::<_, i64>(0).cast_unsigned()).collect();
+    let nonces = rows.iter().map(|row| column::<i64>(row, 0).map(i64::cast_unsigned));
+    let openings = nonces.collect::<Result<_, _>>()?;
     let statement =
         "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint
                      FROM ostraca.store";
     let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
-    let batches = rows.first().map_or(0, |row| row.get::<_, i64>(0)).cast_unsigned();
+    let batches = first::<i64>(&rows)?.cast_unsigned();
     let identity = StoreIdentity {
         store_id,
         cluster: actual,

@@ -136,6 +136,18 @@ CREATE VIEW ostraca.snapshots AS
     FROM ostraca.records r JOIN ostraca.shards s ON s.id = r.shard
     WHERE r.kind = 7 AND r.key = '\x0000000000000000';
 
+-- Begins a transaction of a writer: counts its batch, and fails if it is not the next one. So a batch of a connection
+-- that was given up ends here.
+CREATE FUNCTION ostraca.begin_batch(writer bigint, batches_before bigint, synchronous text, lock_wait text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
+    UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
+    END IF;
+END $$;
+
 -- Commits a batch of turns. Everything happens in this one statement, including COMMIT, so no lock of a client that
 -- stops outlives it: the server runs it once it has received all of it.
 --
@@ -179,13 +191,8 @@ DECLARE
     has_removals boolean := true = ANY (turn_removes);
     accepted integer[];
 BEGIN
-    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
-    -- First the writer's own row: a batch of a connection that was given up ends here.
-    UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
-    END IF;
-    -- Then the shards, in order, so that no two batches wait for each other.
+    PERFORM ostraca.begin_batch(writer, batches_before, synchronous, lock_wait);
+    -- The shards in order, so that no two batches wait for each other.
     PERFORM 1 FROM ostraca.shards s
         JOIN unnest(shard_namespaces, shard_pools, shard_numbers) AS of_batch (namespace, pool, number)
         ON (s.namespace, s.pool, s.number) = (of_batch.namespace, of_batch.pool, of_batch.number)
@@ -299,11 +306,7 @@ CREATE PROCEDURE ostraca.claim(
     INOUT found bytea
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
-    UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
-    END IF;
+    PERFORM ostraca.begin_batch(writer, batches_before, synchronous, lock_wait);
     IF expected IS NULL THEN
         INSERT INTO ostraca.shards (namespace, pool, number, claim)
             VALUES (shard_namespace, shard_pool, shard_number, wanted) ON CONFLICT DO NOTHING;

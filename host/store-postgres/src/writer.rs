@@ -16,6 +16,7 @@ use crate::batch::Batch;
 use crate::connection::Connection;
 use crate::error::{OpenError, text};
 use crate::options::Options;
+use crate::row::{column, first};
 
 /// How often a batch is sent that the server rolled back because of another one.
 const ATTEMPTS: u32 = 5;
@@ -70,12 +71,10 @@ impl Writer {
         let late = || OpenError::Connect(format!("no answer within {:?}", options.call_timeout));
         let replaced = timeout(options.call_timeout, replacing).await.map_err(|_| late())?;
         let rows = replaced.map_err(|error| OpenError::statement(&error))?;
-        match rows.first().map(|row| row.get::<_, bool>(0)) {
-            Some(true) => {
-                Ok(Self { connection, row: WriterRow { id, batches: 0 }, is_lost: false })
-            }
-            _ => Err(OpenError::RolledBack),
+        if !first::<bool>(&rows)? {
+            return Err(OpenError::RolledBack);
         }
+        Ok(Self { connection, row: WriterRow { id, batches: 0 }, is_lost: false })
     }
 
     /// The row, as far as its batches' outcomes are known.
@@ -124,9 +123,14 @@ impl Writer {
             [(&namespace, Type::BYTEA), (&pool, Type::BYTEA), (&number, Type::INT8)];
         for _ in 0..CLAIM_ATTEMPTS {
             let reading = self.connection.client.query_typed(CURRENT_CLAIM, &shard);
-            let rows = timeout(options.call_timeout, reading).await;
-            let rows = rows.map_err(|_| late(options))?.map_err(|error| text(&error))?;
-            let expected: Option<Vec<u8>> = rows.first().map(|row| row.get(0));
+            let Ok(rows) = timeout(options.call_timeout, reading).await else {
+                // Its answer may still come: the connection cannot be used again.
+                self.is_lost = true;
+                return Err(late(options));
+            };
+            let rows = rows.map_err(|error| text(&error))?;
+            let expected = rows.first().map(|row| column::<Vec<u8>>(row, 0)).transpose();
+            let expected = expected.map_err(|error| error.to_string())?;
             if let Some(bytes) = &expected {
                 let current = codec::decode::<Claim>(bytes).map_err(|error| error.to_string())?;
                 if !claim.supersedes(&current) {
@@ -137,8 +141,11 @@ impl Writer {
             parameters.push((&expected, Type::BYTEA));
             parameters.push((&wanted, Type::BYTEA));
             match self.call(options, CLAIM, parameters).await {
-                Called::Done(row) if row.get::<_, bool>(0) => return Ok(ClaimOutcome::Granted),
-                Called::Done(_) => {}
+                Called::Done(row) => {
+                    if column(&row, 0).map_err(|error| error.to_string())? {
+                        return Ok(ClaimOutcome::Granted);
+                    }
+                }
                 Called::RolledBack(why) | Called::Unknown(why) => return Err(why),
             }
         }
@@ -210,11 +217,8 @@ impl Writer {
         let reading = self.connection.client.query_typed(statement, &parameters);
         let rows = timeout(options.call_timeout, reading).await.map_err(|_| late(options))?;
         let rows = rows.map_err(|error| text(&error))?;
-        let batches = rows.first().map(|row| row.get::<_, i64>(0));
-        match batches {
-            Some(batches) => Ok(batches != self.row.batches),
-            None => Err("the writer's row is gone".into()),
-        }
+        let batches: i64 = first(&rows).map_err(|error| error.to_string())?;
+        Ok(batches != self.row.batches)
     }
 }
 

@@ -82,12 +82,26 @@ async fn behind(proxy: &Proxy, database: &str) -> PostgresStore {
     PostgresStore::open(options).await.expect("the store")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r4_a_client_that_stops_in_a_batch_holds_no_lock() {
+/// A store behind a proxy, and the same one without it.
+struct Proxied {
+    server: Server,
+    proxy: Proxy,
+    direct: PostgresStore,
+    store: PostgresStore,
+    database: String,
+}
+
+async fn proxied() -> Proxied {
     let server = Server::start("");
     let (direct, database) = create(&server).await;
     let proxy = Proxy::start(server.port()).await;
-    let stopping = behind(&proxy, &database).await;
+    let store = behind(&proxy, &database).await;
+    Proxied { server, proxy, direct, store, database }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r4_a_client_that_stops_in_a_batch_holds_no_lock() {
+    let Proxied { server: _server, proxy, direct, store: stopping, .. } = proxied().await;
     let mut epoch = 1;
     let mut own = claim(epoch, "a");
     claimed(&stopping, &own).await;
@@ -132,10 +146,7 @@ async fn r4_a_client_that_stops_in_a_batch_holds_no_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r3_a_lost_connection_leaves_an_outcome_to_the_next_claim() {
-    let server = Server::start("");
-    let (direct, database) = create(&server).await;
-    let proxy = Proxy::start(server.port()).await;
-    let store = behind(&proxy, &database).await;
+    let Proxied { server: _server, proxy, direct, store, .. } = proxied().await;
     claimed(&store, &claim(1, "a")).await;
     let before = proxy.passed();
     let first = turn(&claim(1, "a"), "first", 0, 10);
@@ -207,10 +218,7 @@ async fn a_killed_server_keeps_what_it_has_acknowledged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r5_a_database_without_acknowledged_batches_is_refused() {
-    let server = Server::start("");
-    let (store, database) = create(&server).await;
-    let proxy = Proxy::start(server.port()).await;
-    let behind = behind(&proxy, &database).await;
+    let Proxied { server, proxy, store: behind, database, .. } = proxied().await;
     let own = claim(1, "a");
     claimed(&behind, &own).await;
     assert_eq!(commit(&behind, turn(&own, "e", 0, 10)).await, CommitOutcome::Committed);
@@ -230,7 +238,33 @@ async fn r5_a_database_without_acknowledged_batches_is_refused() {
     }
     let stopped = behind.load(vec![(shard(), Entity::new("counter", "e"))]).await.remove(0);
     assert!(matches!(stopped, Err(StoreError::Stopped(_))), "{stopped:?}");
-    drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_batch_that_fails_counts_for_nothing() {
+    let server = Server::start("");
+    let (store, database) = create(&server).await;
+    let own = claim(1, "a");
+    claimed(&store, &own).await;
+    let rename = |from: &str, to: &str| {
+        let sql = format!("ALTER TABLE ostraca.{from} RENAME TO {to}");
+        server.sql_on(&database, &sql).expect("renamed");
+    };
+    rename("heads", "elsewhere");
+    for _ in 0..3 {
+        let refused = commit(&store, turn(&own, "e", 0, 10)).await;
+        let CommitOutcome::Refused(CommitRefusal::LimitReached(why)) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(why.contains("ostraca.heads"), "{why}");
+    }
+    rename("elsewhere", "heads");
+    assert_eq!(commit(&store, turn(&own, "e", 0, 10)).await, CommitOutcome::Committed);
+    // A witness that is ahead of the database would be taken for a rollback.
+    let sql =
+        "SELECT ended_batches + (SELECT sum(batches) FROM ostraca.writers) FROM ostraca.store";
+    let durable = server.sql_on(&database, sql).expect("a sum");
+    assert_eq!(store.identity().durable_sequence.to_string(), durable.trim());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
