@@ -61,6 +61,15 @@ impl Harness {
         self.read_with(read.encode())
     }
 
+    /// Asks for items, and returns the token and the read of the store that it causes. Actions are left to the test.
+    fn scan(&mut self, from: ChannelPosition) -> (u64, Action) {
+        self.silent = true;
+        let token = self.read(from);
+        let load = self.next_action();
+        self.answer_load(&load);
+        (token, self.next_action())
+    }
+
     fn read_with(&mut self, body: Bytes) -> u64 {
         let (kind, method) = (MessageKind::Query, READ_CHANNEL.into());
         self.post(Message { kind, method, body, ..self.template() })
@@ -374,11 +383,7 @@ fn r8_a_page_read_under_a_lapsed_lease_is_not_returned() {
     let mut harness = Harness::keeping(100);
     harness.emitted(1, &["a"]);
     let mut harness = harness.succeeded(100);
-    harness.silent = true;
-    let token = harness.read(ChannelPosition::Oldest);
-    let load = harness.next_action();
-    harness.answer_load(&load);
-    let scan = harness.next_action();
+    let (token, scan) = harness.scan(ChannelPosition::Oldest);
     harness.now += 2_400;
     harness.answer_read(scan);
     assert_eq!(harness.code_of(token).as_deref(), Some("store-unavailable"));
@@ -477,11 +482,8 @@ fn a_failed_read_of_the_store_is_retryable() {
     let mut harness = Harness::keeping(100);
     harness.emitted(1, &["a"]);
     let mut harness = harness.succeeded(100);
-    harness.silent = true;
-    let token = harness.read(ChannelPosition::Oldest);
-    let load = harness.next_action();
-    harness.answer_load(&load);
-    let Action::ReadChannel { entity, reader, .. } = harness.next_action() else { panic!() };
+    let (token, scan) = harness.scan(ChannelPosition::Oldest);
+    let Action::ReadChannel { entity, reader, .. } = scan else { panic!() };
     harness.handle(Event::ChannelRead { entity, reader, items: Err("broken".into()) });
     assert_eq!(harness.code_of(token).as_deref(), Some("store-unavailable"));
     assert!(harness.may_be_sent_again(token));
@@ -503,11 +505,7 @@ fn items_removed_during_a_read_count_as_lost() {
     harness.emitted(1, &["a"]);
     harness.emitted(2, &["b"]);
     let mut harness = harness.succeeded(2);
-    harness.silent = true;
-    let token = harness.read(after(0, 0));
-    let load = harness.next_action();
-    harness.answer_load(&load);
-    let scan = harness.next_action();
+    let (token, scan) = harness.scan(after(0, 0));
     harness.silent = false;
     harness.emitted(3, &["c"]);
     harness.answer_read(scan);
@@ -520,11 +518,7 @@ fn who_asks_for_the_oldest_item_loses_none() {
     harness.emitted(1, &["a"]);
     harness.emitted(2, &["b"]);
     let mut harness = harness.succeeded(2);
-    harness.silent = true;
-    let token = harness.read(ChannelPosition::Oldest);
-    let load = harness.next_action();
-    harness.answer_load(&load);
-    let scan = harness.next_action();
+    let (token, scan) = harness.scan(ChannelPosition::Oldest);
     // The store has removed the first item, which the head in memory still counts.
     harness.silent = false;
     harness.items.remove(&("news".into(), 1));
