@@ -41,7 +41,7 @@ pub(super) enum Content {
     Ask(TurnId, MessageId),
     /// A note about asks.
     AskNote(AskNote),
-    /// A tell with this number.
+    /// A tell: its number, and the creation time of this copy.
     Tell(u64, u64),
     /// The query for a sender's first tell.
     FirstTell,
