@@ -39,7 +39,7 @@ pub(crate) async fn run(global: &Global, args: &Import) -> Result<Exit, Failure>
         keep(&client, &entity, &replaced).await?;
         let replacing = async {
             match session.delete_entity(&entity, &options()).await {
-                Err(error) if error.code() != codes::UNKNOWN_ENTITY => return Err(error),
+                Err(error) if error.code() != codes::UNKNOWN_ENTITY => Err(error),
                 _ => session.import_entity(&entity, export, &options()).await,
             }
         };
