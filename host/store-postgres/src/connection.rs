@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::poll_fn;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
@@ -27,6 +28,7 @@ pub(crate) fn config(options: &Options) -> Result<Config, OpenError> {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     warned: Arc<AtomicBool>,
+    notified: Arc<Notify>,
 }
 
 impl Connection {
@@ -41,22 +43,33 @@ impl Connection {
             .map_err(|error| OpenError::Connect(text(&error)))?;
         let warned = Arc::new(AtomicBool::new(false));
         let warnings = warned.clone();
+        let notified = Arc::new(Notify::new());
+        let notifications = notified.clone();
         tokio::spawn(async move {
             // Ends with the connection.
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
             {
-                if let AsyncMessage::Notice(notice) = message
-                    && notice.severity() == "WARNING"
-                {
-                    tracing::warn!(message = notice.message(), "PostgreSQL warns");
-                    warnings.store(true, Ordering::SeqCst);
+                match message {
+                    AsyncMessage::Notice(notice) if notice.severity() == "WARNING" => {
+                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                        warnings.store(true, Ordering::SeqCst);
+                    }
+                    AsyncMessage::Notification(_) => notifications.notify_one(),
+                    _ => {}
                 }
             }
+            // Whoever waits learns that the connection is lost.
+            notifications.notify_one();
         });
-        let connection = Self { client, warned };
+        let connection = Self { client, warned, notified };
         let checking = timeout(options.call_timeout, check(&connection.client, options));
         checking.await.map_err(|_| late())??;
         Ok(connection)
+    }
+
+    /// Waits for the next notification (`LISTEN`), or for the end of the connection.
+    pub(crate) async fn notified(&self) {
+        self.notified.notified().await;
     }
 
     /// Whether the server has warned since the last call. A warning during a commit may say that the wait for a

@@ -3,19 +3,15 @@
 //! A shard always has the same lane. The lane sends what waits as one batch, and collects the next one meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::channel::oneshot::Sender;
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
-use ostraca_store::StoreError;
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
 use crate::batch::{Batch, Prepared};
-use crate::error::OpenError;
+use crate::connector::{Connector, Health};
 use crate::options::Options;
-use crate::writer::{Writer, WriterRow};
 
 /// A call that waits for the lane.
 pub(crate) enum Op {
@@ -198,99 +194,4 @@ async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
     for (to, outcome) in waiters.into_iter().zip(outcomes) {
         drop(to.send(outcome));
     }
-}
-
-/// What the store's lanes know of the database together.
-#[derive(Clone)]
-pub(crate) struct Health {
-    batches: Arc<AtomicU64>,
-    /// Why the store has stopped.
-    stopped: Arc<Mutex<Option<String>>>,
-}
-
-impl Health {
-    pub(crate) fn new() -> Self {
-        Self { batches: Arc::default(), stopped: Arc::default() }
-    }
-
-    /// Number of batches of this process that are durable.
-    pub(crate) fn batches(&self) -> u64 {
-        self.batches.load(Ordering::Relaxed)
-    }
-
-    fn count(&self, batches: i64) {
-        self.batches.fetch_add(batches.cast_unsigned(), Ordering::Relaxed);
-    }
-
-    /// Fails if the store has stopped.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.clone().map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
-    }
-
-    fn stop(&self, why: &str) {
-        tracing::error!(why, "the store has stopped");
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.get_or_insert_with(|| why.to_owned());
-    }
-}
-
-/// Keeps a lane's connection.
-struct Connector {
-    options: Arc<Options>,
-    opening: i64,
-    writer: Option<Writer>,
-    /// The row of the last connection, which the next one ends.
-    before: Option<WriterRow>,
-    next_id: i64,
-    failed_at: Option<(Instant, String)>,
-    health: Health,
-}
-
-impl Connector {
-    fn new(options: Arc<Options>, opening: i64, health: Health) -> Self {
-        let next_id = random_id();
-        Self { options, opening, writer: None, before: None, next_id, failed_at: None, health }
-    }
-
-    /// The connection. If there is none, one attempt is made to connect.
-    async fn writer(&mut self) -> Result<&mut Writer, StoreError> {
-        self.health.check()?;
-        if let Some(lost) = self.writer.take_if(|writer| !writer.is_usable()) {
-            self.before = Some(lost.row());
-        }
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => self.connect().await?,
-        };
-        Ok(self.writer.insert(writer))
-    }
-
-    async fn connect(&mut self) -> Result<Writer, StoreError> {
-        // What has waited meanwhile is refused at once: its senders may try again elsewhere.
-        let pause = self.options.connect_timeout / 50;
-        if let Some((at, why)) = &self.failed_at
-            && at.elapsed() < pause
-        {
-            return Err(StoreError::Unavailable(why.clone()));
-        }
-        match Writer::open(&self.options, self.opening, self.next_id, self.before).await {
-            Ok(writer) => {
-                (self.before, self.failed_at) = (None, None);
-                self.next_id = random_id();
-                Ok(writer)
-            }
-            Err(error) => {
-                if matches!(error, OpenError::RolledBack) {
-                    self.health.stop(&error.to_string());
-                }
-                self.failed_at = Some((Instant::now(), error.to_string()));
-                Err(error.into())
-            }
-        }
-    }
-}
-
-fn random_id() -> i64 {
-    i64::try_from(rand::random::<u64>() >> 1).unwrap_or_default()
 }

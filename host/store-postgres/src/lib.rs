@@ -1,4 +1,4 @@
-//! The store of entities in PostgreSQL.
+//! Both stores in PostgreSQL: the state of entities, and the cluster's rows.
 //!
 //! The tables are in `schema_1.sql`, with views for people. Commits are one statement, the call of the procedure
 //! `commit_batch`, which locks the shards of its turns, checks their claims and versions, writes, and commits, all on the
@@ -6,18 +6,24 @@
 //! each with a connection: a lane sends what waits as one batch, in the order of the calls. Reads have connections of
 //! their own. A read waits until the calls before it in its lane have ended (R2).
 //!
-//! Confusing at first: there are two counters. A writer's row counts the batches of one connection; their sum is the
-//! store's sequence (R5). The sequence `commits` numbers the turns.
+//! The cluster's rows have a connection of their own, with their compare-and-sets and reads in the order of the calls.
+//! Another one follows the changes that any node makes, for the watches.
+//!
+//! Confusing at first: there are three counters. A writer's row counts the batches of one connection; their sum is the
+//! store's sequence (R5). The sequence `commits` numbers the turns, and the table `revision` the changes of rows.
 
 mod batch;
 mod binary;
 mod blobs;
+mod changes;
 mod connection;
+mod connector;
 mod error;
 mod lane;
 mod options;
 mod reads;
 mod row;
+mod rows;
 mod schema;
 mod writer;
 
@@ -34,15 +40,23 @@ use futures::channel::oneshot;
 use futures::future::{BoxFuture, join_all, ready};
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
+use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::entity::check_record;
-use ostraca_store::{EntityStore, Page, Scan, StoreError, StoreFuture, StoreIdentity, keys};
+use ostraca_store::{
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, Scan, StoreError,
+    StoreFuture, StoreIdentity, StoredRow, Watch, keys,
+};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use crate::batch::Prepared;
+use crate::changes::Follower;
 use crate::connection::Connection;
-use crate::lane::{Health, Lane, Op};
+use crate::connector::Health;
+use crate::lane::{Lane, Op};
+use crate::rows::{RowOp, RowQueue};
 
 pub use error::{ColumnError, OpenError};
 pub use options::{Durability, Options};
@@ -55,8 +69,12 @@ pub struct PostgresStore {
     lanes: Vec<Arc<Lane>>,
     readers: Pool<ReaderManager>,
     reads: Arc<AtomicUsize>,
+    rows: RowQueue,
+    changes: ChangeHistory,
     health: Health,
     runtime: Handle,
+    /// Dropping it ends the task that follows the changes of rows.
+    _open: watch::Sender<()>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -104,8 +122,17 @@ impl PostgresStore {
     /// # Errors
     /// [`OpenError`] says why it failed, and what to do.
     pub async fn open(options: Options) -> Result<Self, OpenError> {
+        Self::open_with(options, &Handle::current()).await
+    }
+
+    /// Like [`Self::open`], but the connections for the cluster's rows are driven by another runtime, where commits do
+    /// not delay the renewals of leases.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it failed, and what to do.
+    pub async fn open_with(options: Options, for_rows: &Handle) -> Result<Self, OpenError> {
         let connection = Connection::open(&options).await?;
-        let schema::Opened { identity, openings } =
+        let schema::Opened { identity, openings, revision } =
             schema::open(&connection.client, options.cluster).await?;
         drop(connection);
         let options = Arc::new(options);
@@ -121,7 +148,36 @@ impl PostgresStore {
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
         let reads = Arc::default();
-        Ok(Self { identity, openings, options, lanes, readers, reads, health, runtime })
+        let changes = ChangeHistory::new(
+            revision,
+            options.watch_history_changes,
+            options.watch_history_bytes,
+        );
+        let (open, until) = watch::channel(());
+        let follower = Follower::default();
+        let following = follower.clone();
+        for_rows.spawn(following.run(
+            options.clone(),
+            changes.clone(),
+            revision,
+            health.clone(),
+            until,
+        ));
+        let (rows, waiting) = RowQueue::new(&options);
+        for_rows.spawn(rows::serve(waiting, options.clone(), opening, health.clone(), follower));
+        Ok(Self {
+            identity,
+            openings,
+            options,
+            lanes,
+            readers,
+            reads,
+            rows,
+            changes,
+            health,
+            runtime,
+            _open: open,
+        })
     }
 
     fn lane(&self, shard: &ShardPath) -> &Arc<Lane> {
@@ -277,6 +333,48 @@ impl EntityStore for PostgresStore {
 
     fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
         self.read(&[], move |client| async move { blobs::get(client, &digest).await }.boxed())
+    }
+}
+
+impl PostgresStore {
+    /// Makes a call for rows.
+    fn rows<T: Send + 'static, E: From<StoreError> + Send + 'static>(
+        &self,
+        op: impl FnOnce(oneshot::Sender<Result<T, E>>) -> RowOp,
+    ) -> StoreFuture<Result<T, E>> {
+        let (to, outcome) = oneshot::channel();
+        match self.health.check() {
+            Ok(()) => self.rows.push(op(to)),
+            Err(error) => drop(to.send(Err(error.into()))),
+        }
+        let ended = |_| Err(StoreError::Unavailable("the store is closed".into()).into());
+        outcome.map(move |outcome| outcome.unwrap_or_else(ended)).boxed()
+    }
+}
+
+impl ClusterStore for PostgresStore {
+    fn identity(&self) -> StoreIdentity {
+        EntityStore::identity(self)
+    }
+
+    fn open_nonces(&self) -> Vec<u64> {
+        self.openings.clone()
+    }
+
+    fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
+        self.rows(|to| RowOp::Get(key.to_owned(), to))
+    }
+
+    fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
+        self.rows(|to| RowOp::List(prefix.to_owned(), to))
+    }
+
+    fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
+        self.rows(|to| RowOp::Cas(cas, to))
+    }
+
+    fn watch(&self, prefix: &str, revision: u64) -> Box<dyn Watch> {
+        self.changes.watch(prefix, revision)
     }
 }
 

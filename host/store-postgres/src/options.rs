@@ -34,6 +34,20 @@ pub struct Options {
     pub queue_commits: usize,
     /// Maximum size in bytes of all commits that wait for a connection; further ones are refused. Default 64 MiB.
     pub queue_bytes: usize,
+    /// Maximum number of calls for the cluster's rows that wait; further ones are refused. Default 16,384.
+    pub queue_rows: usize,
+    /// Number of changes of the cluster's rows that the database keeps for nodes that were cut off; one that missed
+    /// more lists the rows again. Default 10,000.
+    pub row_changes: usize,
+    /// Whether the server tells the nodes of changes of rows (`LISTEN`). A pooler between them may not pass that on:
+    /// then set it to false on all nodes, and only `watch_interval` counts. Default true.
+    pub listen: bool,
+    /// How often the database is asked for changes of rows that it has not told. Default 250 ms.
+    pub watch_interval: Duration,
+    /// Number of changes of rows that are kept in memory for watches of this process. Default 8,192.
+    pub watch_history_changes: usize,
+    /// Size in bytes of these changes. Default 16 MiB.
+    pub watch_history_bytes: usize,
     /// Maximum number of reads that run or wait; further ones are refused. Default 65,536.
     pub queue_reads: usize,
 }
@@ -75,6 +89,12 @@ impl Options {
             batch_bytes: 8 << 20,
             queue_commits: 65_536,
             queue_bytes: 64 << 20,
+            queue_rows: 16_384,
+            row_changes: 10_000,
+            listen: true,
+            watch_interval: Duration::from_millis(250),
+            watch_history_changes: 8192,
+            watch_history_bytes: 16 << 20,
             queue_reads: 65_536,
         }
     }

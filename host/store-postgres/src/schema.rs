@@ -17,6 +17,8 @@ const VERSION: i32 = 1;
 pub(crate) struct Opened {
     pub(crate) identity: StoreIdentity,
     pub(crate) openings: Vec<u64>,
+    /// The revision of the last change of a row.
+    pub(crate) revision: u64,
 }
 
 fn failed(error: tokio_postgres::Error) -> OpenError {
@@ -94,6 +96,9 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
                      FROM ostraca.store";
     let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
     let batches = first::<i64>(&rows)?.cast_unsigned();
+    let rows =
+        client.query_typed("SELECT last FROM ostraca.revision", &[]).await.map_err(failed)?;
+    let revision = first::<i64>(&rows)?.cast_unsigned();
     let identity = StoreIdentity {
         store_id,
         cluster: actual,
@@ -102,5 +107,5 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
         open_nonce: nonce,
         durable_sequence: batches,
     };
-    Ok(Opened { identity, openings })
+    Ok(Opened { identity, openings, revision })
 }

@@ -80,6 +80,29 @@ CREATE TABLE ostraca.blobs (
 );
 ALTER TABLE ostraca.blobs ALTER COLUMN data SET STORAGE EXTERNAL;
 
+-- The cluster's own rows: nodes, leases, leadership, assignments, deployments.
+CREATE TABLE ostraca.rows (
+    key bytea PRIMARY KEY,
+    revision bigint NOT NULL,
+    value bytea NOT NULL
+) WITH (fillfactor = 50);
+
+-- The revision of the last change of a row. A change locks this row until it is committed, so changes become visible in
+-- the order of their revisions, which a sequence would not ensure. Changes up to `forgotten` are not listed any more.
+CREATE TABLE ostraca.revision (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    last bigint NOT NULL,
+    forgotten bigint NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO ostraca.revision (last, forgotten) VALUES (0, 0);
+
+-- The last changes of rows, for those who watch; NULL: the row was deleted.
+CREATE TABLE ostraca.row_changes (
+    revision bigint PRIMARY KEY,
+    key bytea NOT NULL,
+    value bytea
+);
+
 -- For people: the entities.
 CREATE VIEW ostraca.entities AS
     SELECT s.namespace, s.pool, s.number AS shard, h.type, h.id, h.version, h.commit_sequence
@@ -320,6 +343,62 @@ BEGIN
     IF NOT granted THEN
         SELECT s.claim INTO found FROM ostraca.shards s
             WHERE s.namespace = shard_namespace AND s.pool = shard_pool AND s.number = shard_number;
+    END IF;
+    COMMIT;
+END $$;
+
+-- Changes rows, one after the other, each if it has the expected revision (NULL: if it does not exist). A NULL value
+-- deletes the row. `revisions` are those of the changes; NULL where the row had another revision, which is then in
+-- `found_revisions` with its value.
+CREATE PROCEDURE ostraca.change_rows(
+    writer bigint,
+    batches_before bigint,
+    synchronous text,
+    lock_wait text,
+    row_keys bytea[],
+    row_expected bigint[],
+    row_values bytea[],
+    kept_changes bigint,
+    notifies boolean,
+    INOUT revisions bigint[],
+    INOUT found_revisions bigint[],
+    INOUT found_values bytea[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint;
+    now_last bigint;
+    found record;
+BEGIN
+    PERFORM ostraca.begin_batch(writer, batches_before, synchronous, lock_wait);
+    revisions := array_fill(NULL::bigint, ARRAY[cardinality(row_keys)]);
+    found_revisions := array_fill(NULL::bigint, ARRAY[cardinality(row_keys)]);
+    found_values := array_fill(NULL::bytea, ARRAY[cardinality(row_keys)]);
+    -- The statements behind this one see all changes with lower revisions.
+    SELECT v.last INTO first FROM ostraca.revision v FOR UPDATE;
+    now_last := first;
+    FOR place IN 1..cardinality(row_keys) LOOP
+        SELECT r.revision, r.value INTO found FROM ostraca.rows r WHERE r.key = row_keys[place];
+        IF found.revision IS DISTINCT FROM row_expected[place] THEN
+            found_revisions[place] := found.revision;
+            found_values[place] := found.value;
+            CONTINUE;
+        END IF;
+        now_last := now_last + 1;
+        revisions[place] := now_last;
+        IF row_values[place] IS NULL THEN
+            DELETE FROM ostraca.rows r WHERE r.key = row_keys[place];
+        ELSE
+            INSERT INTO ostraca.rows AS r (key, revision, value) VALUES (row_keys[place], now_last, row_values[place])
+                ON CONFLICT (key) DO UPDATE SET revision = excluded.revision, value = excluded.value;
+        END IF;
+        INSERT INTO ostraca.row_changes (revision, key, value) VALUES (now_last, row_keys[place], row_values[place]);
+    END LOOP;
+    IF now_last > first THEN
+        UPDATE ostraca.revision v SET last = now_last, forgotten = greatest(v.forgotten, now_last - kept_changes);
+        DELETE FROM ostraca.row_changes c WHERE c.revision <= now_last - kept_changes;
+        IF notifies THEN
+            PERFORM pg_notify('ostraca_rows', '');
+        END IF;
     END IF;
     COMMIT;
 END $$;

@@ -7,6 +7,7 @@
 
 use ostraca_core::codec;
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
+use ostraca_store::StoreError;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -17,6 +18,7 @@ use crate::connection::Connection;
 use crate::error::{OpenError, text};
 use crate::options::Options;
 use crate::row::{column, first};
+use crate::rows::Changes;
 
 /// How often a batch is sent that the server rolled back because of another one.
 const ATTEMPTS: u32 = 5;
@@ -26,6 +28,8 @@ const CLAIM_ATTEMPTS: u32 = 10;
 const COMMIT_BATCH: &str = "CALL ostraca.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
                             $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, NULL, NULL, NULL)";
 const CLAIM: &str = "CALL ostraca.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL)";
+const CHANGE_ROWS: &str =
+    "CALL ostraca.change_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL)";
 const CURRENT_CLAIM: &str =
     "SELECT claim FROM ostraca.shards WHERE namespace = $1 AND pool = $2 AND number = $3";
 
@@ -102,6 +106,42 @@ impl Writer {
         })
     }
 
+    /// Changes rows.
+    pub(crate) async fn change_rows(
+        &mut self,
+        options: &Options,
+        changes: &Changes,
+    ) -> Result<Row, StoreError> {
+        let kept = i64::try_from(options.row_changes).unwrap_or(i64::MAX);
+        let mut parameters = changes.parameters();
+        parameters.extend::<[(&(dyn ToSql + Sync), Type); 2]>([
+            (&kept, Type::INT8),
+            (&options.listen, Type::BOOL),
+        ]);
+        match self.call(options, CHANGE_ROWS, parameters).await {
+            Called::Done(row) => Ok(row),
+            Called::RolledBack(why) | Called::Unknown(why) => Err(StoreError::Unavailable(why)),
+        }
+    }
+
+    /// Reads after the batches before it.
+    pub(crate) async fn read(
+        &mut self,
+        options: &Options,
+        statement: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let reading = self.connection.client.query_typed(statement, parameters);
+        match timeout(options.call_timeout, reading).await {
+            Ok(rows) => rows.map_err(|error| StoreError::Unavailable(text(&error))),
+            Err(_) => {
+                // Its answer may still come: the connection cannot be used again.
+                self.is_lost = true;
+                Err(StoreError::Unavailable(late(options)))
+            }
+        }
+    }
+
     /// Claims a shard.
     pub(crate) async fn claim(&mut self, options: &Options, claim: &Claim) -> ClaimOutcome {
         match self.try_claim(options, claim).await {
@@ -122,13 +162,8 @@ impl Writer {
         let shard: [(&(dyn ToSql + Sync), Type); 3] =
             [(&namespace, Type::BYTEA), (&pool, Type::BYTEA), (&number, Type::INT8)];
         for _ in 0..CLAIM_ATTEMPTS {
-            let reading = self.connection.client.query_typed(CURRENT_CLAIM, &shard);
-            let Ok(rows) = timeout(options.call_timeout, reading).await else {
-                // Its answer may still come: the connection cannot be used again.
-                self.is_lost = true;
-                return Err(late(options));
-            };
-            let rows = rows.map_err(|error| text(&error))?;
+            let rows = self.read(options, CURRENT_CLAIM, &shard).await;
+            let rows = rows.map_err(|error| error.to_string())?;
             let expected = rows.first().map(|row| column::<Vec<u8>>(row, 0)).transpose();
             let expected = expected.map_err(|error| error.to_string())?;
             if let Some(bytes) = &expected {

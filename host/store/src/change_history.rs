@@ -68,6 +68,15 @@ impl ChangeHistory {
         history.wake();
     }
 
+    /// Drops all changes, since some up to `revision` are missing: watches from before it must resync.
+    pub fn forget(&self, revision: u64) {
+        let mut history = self.lock();
+        history.events.clear();
+        history.bytes = 0;
+        history.compacted_revision = history.compacted_revision.max(revision);
+        history.wake();
+    }
+
     /// Ends every watch with [`RowEvent::ResyncRequired`]: no more changes will be published.
     pub fn close(&self) {
         let mut history = self.lock();

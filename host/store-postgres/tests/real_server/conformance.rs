@@ -1,4 +1,4 @@
-//! The suite that every backend must pass, on a real server.
+//! The suites that every backend must pass, on a real server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,8 +9,7 @@ use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_postgres::{Options, PostgresStore};
 use tokio::runtime::Runtime;
 
-#[test]
-fn postgres_keeps_the_contract_of_entity_stores() {
+fn factory() -> Factory<PostgresStore> {
     let server = Arc::new(Server::start(""));
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let urls: Arc<Mutex<HashMap<u128, String>>> = Arc::default();
@@ -19,13 +18,25 @@ fn postgres_keeps_the_contract_of_entity_stores() {
         let url = server.url(&server.database());
         let creating = PostgresStore::create(Options::new(url.clone()), CLUSTER, CLUSTER_NAME);
         let store = on.block_on(creating).expect("a store");
-        known.lock().expect("urls").insert(store.identity().store_id, url);
+        let id = EntityStore::identity(&store).store_id;
+        known.lock().expect("urls").insert(id, url);
         store
     };
     let reopen = move |store: PostgresStore| {
-        let url = urls.lock().expect("urls")[&store.identity().store_id].clone();
+        let url = urls.lock().expect("urls")[&EntityStore::identity(&store).store_id].clone();
         drop(store);
         runtime.block_on(PostgresStore::open(Options::new(url))).expect("the same store")
     };
-    conformance::check_entity_store(&Factory::new(make).reopening(reopen));
+    Factory::new(make).reopening(reopen)
+}
+
+#[test]
+fn postgres_keeps_the_contract_of_entity_stores() {
+    conformance::check_entity_store(&factory());
+}
+
+#[test]
+fn postgres_keeps_the_contract_of_cluster_stores() {
+    // Its history is filled by another task, so `rows.rs` tests what a watch that falls behind gets.
+    conformance::check_cluster_store(&factory(), 0);
 }
