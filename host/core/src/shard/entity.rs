@@ -398,6 +398,11 @@ impl ResidentEntity {
             || self.channels.reader_count() > 0
     }
 
+    /// Whether everything that the lanes in memory say of sending entities is durable.
+    pub(super) fn has_durable_lanes(&self) -> bool {
+        self.gate.is_empty() && !self.lanes.has_unsaved_drop()
+    }
+
     /// Whether the entity may leave memory, unless its timers or tells need it.
     pub(super) fn is_spent(&self) -> bool {
         matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)

@@ -63,8 +63,8 @@ struct Queue {
     tells: BTreeMap<u64, Arc<Tell>>,
     /// Whether the first tell is in flight.
     in_flight: bool,
-    /// The version whose commit makes the previous tell to this target a dead letter. The next tell waits for it, since
-    /// the target forgets the previous tell when it runs the next one.
+    /// The version whose commit the first tell waits for: it makes the previous tell to this target a dead letter, which
+    /// the target forgets when it runs the next one, or it stores the new creation time of the first tell.
     after: u64,
     /// When the first tell is sent again, on the node's clock, and the length of the last pause.
     pause: Option<(u64, u64)>,
@@ -312,14 +312,24 @@ impl Outbox {
         Some(self.queues.get(target)?.tells.get(&number)?.created_ms)
     }
 
-    /// Gives the tell a new creation time: none of its copies ran, and none with the old time ever will.
-    pub(super) fn restamp(&mut self, target: &Entity, number: u64, created_ms: u64) {
-        let Some(queue) = self.queues.get_mut(target) else { return };
-        if let Some(tell) = queue.tells.get_mut(&number) {
-            // This fails only if a later release has filled the record with fields of its own.
-            let restamped = Arc::make_mut(tell).restamp(created_ms);
-            debug_assert!(restamped.is_ok(), "{restamped:?}");
-        }
+    /// Gives the tell a new creation time, in the turn that leads to `version`: none of its copies ran, and none with
+    /// the old time ever will. It waits for that turn's commit. Returns the writes.
+    pub(super) fn restamp(
+        &mut self,
+        target: &Entity,
+        number: u64,
+        created_ms: u64,
+        version: u64,
+    ) -> Vec<RecordWrite> {
+        let Some(queue) = self.queues.get_mut(target) else { return Vec::new() };
+        let Some(tell) = queue.tells.get_mut(&number) else { return Vec::new() };
+        let tell = Arc::make_mut(tell);
+        // This fails only if a later release has filled the record with fields of its own.
+        let restamped = tell.restamp(created_ms);
+        debug_assert!(restamped.is_ok(), "{restamped:?}");
+        queue.after = version;
+        self.changed = true;
+        vec![write(number, tell)]
     }
 
     /// Records a failed attempt: the tell waits until `retry_at`. Returns the writes.

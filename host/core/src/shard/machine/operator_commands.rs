@@ -60,14 +60,17 @@ impl Machine {
         }
     }
 
-    /// Whether the next message is an operator's command, which waits until all turns are durable, or waits until the
-    /// subscriptions have been read.
+    /// Whether the next message is an operator's command or a tell, which may wait until all turns are durable, or waits
+    /// until the subscriptions have been read.
     #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
         let reads =
             state.subscriptions.is_reading() && next.is_some_and(|it| waits_for_pages(&it.message));
+        // An old tell is refused once that is durable.
+        let is_old = next.is_some_and(|it| it.message.sender.is_some());
         reads
+            || is_old && !state.has_durable_lanes()
             || !state.gate.is_empty()
                 && next.is_some_and(|it| OperatorCommand::of_method(&it.message.method).is_some())
     }

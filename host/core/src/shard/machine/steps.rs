@@ -248,6 +248,16 @@ impl Machine {
                     codes::SUPERSEDED,
                     "a later message of its session has run, and no reply to this one is recorded",
                 ),
+                // Its sender takes this answer for "it will never run", which a crash must not change.
+                LaneDecision::SessionForgotten
+                    if message.sender.is_some() && !state.has_durable_lanes() =>
+                {
+                    if !expired {
+                        return None;
+                    }
+                    self.finish_expired(entity, &id);
+                    continue;
+                }
                 LaneDecision::SessionForgotten => {
                     let lanes = &self.residents.get(entity)?.lanes;
                     let watermark = match message.sender {

@@ -132,11 +132,18 @@ impl Machine {
                 state.outbox.finish(target, number);
             }
             // No copy of the tell ran, since the target keeps the lanes of sending entities, and none with the old
-            // creation time ever will.
+            // creation time ever will. The new time is stored first: so a later owner of the sender's shard knows it,
+            // and never are there copies with two times that may both run.
             Outcome::NotRun { code, suggested_created_ms: Some(created), .. }
                 if code == codes::TOO_OLD.as_str() =>
             {
-                state.outbox.restamp(target, number, created);
+                if can_commit(state) {
+                    let version = state.head.version + 1;
+                    let records = state.outbox.restamp(target, number, created, version);
+                    self.commit_outbox(sender, records);
+                } else {
+                    self.load_and_resend(sender, target);
+                }
             }
             // The deadline of its message passed before the target could run it.
             Outcome::NotRun { code, .. } if code == codes::DEADLINE_EXCEEDED.as_str() => {

@@ -218,6 +218,7 @@ fn r19_a_tell_that_is_too_old_never_ran_and_is_restamped() {
     assert_eq!(harness.tells[0].1.created_ms, 1_000);
     let old = Outcome::not_run(codes::TOO_OLD, "").with_suggested_created_ms(7_000);
     let number = harness.answer_tell(old);
+    harness.settle(CommitOutcome::Committed);
     assert_eq!(harness.tells.len(), 1);
     assert_eq!((harness.tells[0].0, harness.tells[0].1.created_ms), (number, 7_000));
 }
@@ -500,6 +501,7 @@ fn r19_a_lane_is_dropped_when_its_sender_needs_it_no_more() {
     assert_eq!((watermark, harness.head.as_ref().unwrap().watermark), (Ok(1_000), 0));
     // A late copy is refused permanently, and a new tell runs.
     let late = harness.receive(5, 1_000);
+    harness.settle(CommitOutcome::Committed);
     assert_eq!(harness.code_of(late).as_deref(), Some("too-old"));
     harness.receive(6, 9_000);
     assert!(harness.running.is_some());
@@ -646,7 +648,10 @@ fn r17_a_late_refusal_of_an_old_copy_restamps_no_tell() {
     let refused =
         |created| Outcome::not_run(codes::TOO_OLD, "old").with_suggested_created_ms(created);
     harness.answer_tell(refused(5_000));
+    assert!(harness.tells.is_empty(), "a crash must not bring the old time back");
+    harness.settle(CommitOutcome::Committed);
     assert_eq!(harness.tells[0].1.created_ms, 5_000, "no copy ran, so it is sent anew");
+    assert_eq!(harness.outbox[0].1.created_ms, 5_000);
     // Another copy of the old time was on its way, too. The new one may have run by now.
     harness.handle(Event::TellAnswered {
         sender: alice(),
@@ -656,4 +661,22 @@ fn r17_a_late_refusal_of_an_old_copy_restamps_no_tell() {
         outcome: refused(6_000),
     });
     assert_eq!((harness.sent().len(), harness.tells[0].1.created_ms), (1, 5_000));
+}
+
+#[test]
+fn r17_a_tell_is_too_old_once_the_drop_of_its_lane_is_durable() {
+    let settings = Settings { lane_ttl: 1_000, ..Settings::default() };
+    let mut harness = Harness::with(settings);
+    harness.receive(5, 1_000);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.tick(3_000);
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.handle(Event::SenderAnswered { entity: alice(), sender: bob(), first: Some(None) });
+    let late = harness.receive(5, 1_000);
+    assert_eq!(harness.code_of(late), None, "a new owner might still run it");
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(late).as_deref(), Some("too-old"));
 }
