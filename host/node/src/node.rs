@@ -4,6 +4,9 @@
 //! workers, gateway. Then the machine registers the node, which is ready once it knows an owner of every shard.
 //! Stop: the node drains, so that other nodes serve its shards before they end here (S10); accepted messages are
 //! answered; the network closes, and the store last.
+//!
+//! The futures of both are boxed: a future of an `async fn` is compiled in each program that awaits it, and these
+//! contain most of the node.
 
 mod builder;
 mod network;
@@ -18,6 +21,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::ControlThread;
@@ -88,15 +93,18 @@ impl Node {
     ///
     /// # Errors
     /// Any error that keeps the node from serving, with help text.
-    pub async fn start(config: Config) -> Result<Self, NodeError> {
-        let mut node = Self::launch(config).await?;
-        match node.wait_until_ready().await {
-            Ok(()) => Ok(node),
-            Err(error) => {
-                node.stop(Duration::from_secs(1)).await;
-                Err(error)
+    pub fn start(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
+        let starting = async move {
+            let mut node = Self::launch(config).await?;
+            match node.wait_until_ready().await {
+                Ok(()) => Ok(node),
+                Err(error) => {
+                    node.stop(Duration::from_secs(1)).await;
+                    Err(error)
+                }
             }
-        }
+        };
+        starting.boxed()
     }
 
     /// The second half of [`Node::start`]: waits until the node knows an owner of every shard, serves its own, and
@@ -105,7 +113,11 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError::NameInUse`], or the error of a part of the node that failed in the meantime.
-    pub async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
+    pub fn wait_until_ready(&mut self) -> BoxFuture<'_, Result<(), NodeError>> {
+        self.become_ready().boxed()
+    }
+
+    async fn become_ready(&mut self) -> Result<(), NodeError> {
         if self.started_without_store {
             return Ok(());
         }
@@ -143,7 +155,11 @@ impl Node {
     /// Stops gracefully, within about twice `grace` at worst. The node hands its shards over, or stops those that
     /// no other node takes over. It marks itself as left, answers accepted messages, and closes the network and the
     /// store.
-    pub async fn stop(mut self, grace: Duration) {
+    pub fn stop(self, grace: Duration) -> BoxFuture<'static, ()> {
+        self.end(grace).boxed()
+    }
+
+    async fn end(mut self, grace: Duration) {
         // While the store is refused, waiting for anything that needs it is pointless.
         let refused = self.stats.store_refused.borrow().is_some();
         let grace = if refused { grace.min(REFUSED) } else { grace };

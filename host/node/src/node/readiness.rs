@@ -26,9 +26,11 @@ pub(super) async fn wait_until_ready(
     types: &TypeRegistry,
     shards: u32,
 ) {
-    let settled =
-        tokio::time::timeout(READY_TIMEOUT, view.wait_for(|view| view.is_ready(shards))).await;
-    if settled.is_err() {
+    let is_settled = {
+        let waiting = view.wait_for(|view| view.is_ready(shards));
+        tokio::time::timeout(READY_TIMEOUT, waiting).await.is_ok()
+    };
+    if !is_settled {
         tracing::warn!("not every shard has an owner yet: see `ostraca status`");
     }
     if !types.wait_until_loaded(TYPES).await {
