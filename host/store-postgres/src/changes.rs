@@ -18,8 +18,7 @@ use crate::connection::Connection;
 use crate::connector::Health;
 use crate::error::{ColumnError, OpenError, text};
 use crate::options::Options;
-use crate::row::column;
-use crate::rows::key_text;
+use crate::row::{column, key_text};
 
 /// The most changes that are read at a time.
 const PAGE: i64 = 1000;

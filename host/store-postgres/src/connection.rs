@@ -4,23 +4,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::poll_fn;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{OpenError, text};
-use crate::options::Options;
+use crate::options::{Options, Tls};
 use crate::row::column;
+use crate::tls;
 
 /// The oldest server that has what the statements use.
 const OLDEST_SERVER: i32 = 140_000;
 
 /// Parses the connection string, and adds the settings of every connection.
-pub(crate) fn config(options: &Options) -> Result<Config, OpenError> {
+async fn config(options: &Options) -> Result<Config, OpenError> {
     let mut config: Config =
         options.url.parse().map_err(|error: tokio_postgres::Error| OpenError::Url(text(&error)))?;
+    if let Some(path) = &options.password_file {
+        let read = tokio::fs::read_to_string(path).await;
+        let failed = |source| OpenError::File { path: path.clone(), source };
+        config.password(read.map_err(failed)?.trim_end_matches(['\r', '\n']));
+    }
     config.connect_timeout(options.connect_timeout);
     config.application_name("ostraca");
+    config.ssl_mode(match options.tls {
+        Tls::Off => SslMode::Disable,
+        Tls::Verify { .. } => SslMode::Require,
+    });
     Ok(config)
 }
 
@@ -34,33 +47,11 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects, and checks the server.
     pub(crate) async fn open(options: &Options) -> Result<Self, OpenError> {
-        let config = config(options)?;
-        let connecting = timeout(options.connect_timeout, config.connect(NoTls));
+        let config = config(options).await?;
+        let connecting = connect(&config, &options.tls);
         let late = || OpenError::Connect(format!("no answer within {:?}", options.connect_timeout));
-        let (client, mut connection) = connecting
-            .await
-            .map_err(|_| late())?
-            .map_err(|error| OpenError::Connect(text(&error)))?;
-        let warned = Arc::new(AtomicBool::new(false));
-        let warnings = warned.clone();
-        let notified = Arc::new(Notify::new());
-        let notifications = notified.clone();
-        tokio::spawn(async move {
-            // Ends with the connection.
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
-            {
-                match message {
-                    AsyncMessage::Notice(notice) if notice.severity() == "WARNING" => {
-                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
-                        warnings.store(true, Ordering::SeqCst);
-                    }
-                    AsyncMessage::Notification(_) => notifications.notify_one(),
-                    _ => {}
-                }
-            }
-            // Whoever waits learns that the connection is lost.
-            notifications.notify_one();
-        });
+        let connecting = timeout(options.connect_timeout, connecting).await;
+        let (client, warned, notified) = connecting.map_err(|_| late())??;
         let connection = Self { client, warned, notified };
         let checking = timeout(options.call_timeout, check(&connection.client, options));
         checking.await.map_err(|_| late())??;
@@ -77,6 +68,50 @@ impl Connection {
     pub(crate) fn take_warning(&self) -> bool {
         self.warned.swap(false, Ordering::SeqCst)
     }
+}
+
+/// The client, whether the server has warned, and what is told of notifications.
+type Connected = (Client, Arc<AtomicBool>, Arc<Notify>);
+
+async fn connect(config: &Config, tls: &Tls) -> Result<Connected, OpenError> {
+    let failed = |error: tokio_postgres::Error| OpenError::Connect(text(&error));
+    match tls {
+        Tls::Off => {
+            let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+            Ok(drive(client, connection))
+        }
+        Tls::Verify { ca } => {
+            let tls = MakeRustlsConnect::new(tls::config(ca.as_deref()).await?);
+            let (client, connection) = config.connect(tls).await.map_err(failed)?;
+            Ok(drive(client, connection))
+        }
+    }
+}
+
+/// Drives a connection in a task, which ends with it.
+fn drive<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> Connected
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let warned = Arc::new(AtomicBool::new(false));
+    let notified = Arc::new(Notify::new());
+    let (warnings, notifications) = (warned.clone(), notified.clone());
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            match message {
+                AsyncMessage::Notice(notice) if notice.severity() == "WARNING" => {
+                    tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                    warnings.store(true, Ordering::SeqCst);
+                }
+                AsyncMessage::Notification(_) => notifications.notify_one(),
+                _ => {}
+            }
+        }
+        // Whoever waits learns that the connection is lost.
+        notifications.notify_one();
+    });
+    (client, warned, notified)
 }
 
 /// Refuses a server on which a commit could be lost, and limits how long it may work on a statement.

@@ -14,13 +14,15 @@ use crate::writer::{Writer, WriterRow};
 #[derive(Clone)]
 pub(crate) struct Health {
     batches: Arc<AtomicU64>,
+    /// The highest sequence that was read from the database.
+    seen: Arc<AtomicU64>,
     /// Why the store has stopped.
     stopped: Arc<Mutex<Option<String>>>,
 }
 
 impl Health {
     pub(crate) fn new() -> Self {
-        Self { batches: Arc::default(), stopped: Arc::default() }
+        Self { batches: Arc::default(), seen: Arc::default(), stopped: Arc::default() }
     }
 
     /// Number of batches of this process that are durable.
@@ -30,6 +32,15 @@ impl Health {
 
     pub(crate) fn count(&self, batches: i64) {
         self.batches.fetch_add(batches.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// The highest sequence that was read from the database.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn saw(&self, sequence: u64) {
+        self.seen.fetch_max(sequence, Ordering::Relaxed);
     }
 
     /// Fails if the store has stopped.

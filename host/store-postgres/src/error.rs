@@ -1,5 +1,7 @@
 //! Why a store could not be created or opened, and what to do about it.
 
+use std::path::PathBuf;
+
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoreError;
 
@@ -10,6 +12,22 @@ pub enum OpenError {
     /// The connection string cannot be used.
     #[error("invalid PostgreSQL address: {0}")]
     Url(String),
+    /// A file with the password or certificates cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error.
+        source: std::io::Error,
+    },
+    /// A file has no certificates that a server can be checked against.
+    #[error("{path} has no certificates of an authority in PEM form: {why}")]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// The server cannot be reached, or refuses the login.
     #[error("cannot connect to PostgreSQL: {0}")]
     Connect(String),

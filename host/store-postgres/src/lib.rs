@@ -25,6 +25,7 @@ mod reads;
 mod row;
 mod rows;
 mod schema;
+mod tls;
 mod writer;
 
 use std::fmt;
@@ -59,7 +60,7 @@ use crate::lane::{Lane, Op};
 use crate::rows::{RowOp, RowQueue};
 
 pub use error::{ColumnError, OpenError};
-pub use options::{Durability, Options};
+pub use options::{Durability, Options, Tls};
 
 /// A database with a store, opened by this process. Dropping it lets the queued calls complete.
 pub struct PostgresStore {
@@ -180,6 +181,20 @@ impl PostgresStore {
         })
     }
 
+    /// Reads the store's sequence, which counts the batches of all nodes. From then on, [`EntityStore::identity`] has at
+    /// least this one.
+    pub fn read_sequence(&self) -> StoreFuture<Result<u64, StoreError>> {
+        let health = self.health.clone();
+        self.read(&[], move |client| {
+            async move {
+                let sequence = schema::sequence(client).await?;
+                health.saw(sequence);
+                Ok(sequence)
+            }
+            .boxed()
+        })
+    }
+
     fn lane(&self, shard: &ShardPath) -> &Arc<Lane> {
         let mut hasher = DefaultHasher::new();
         shard.hash(&mut hasher);
@@ -261,7 +276,8 @@ async fn on_a_reader<T>(
 
 impl EntityStore for PostgresStore {
     fn identity(&self) -> StoreIdentity {
-        let durable_sequence = self.identity.durable_sequence + self.health.batches();
+        let own = self.identity.durable_sequence + self.health.batches();
+        let durable_sequence = own.max(self.health.seen());
         StoreIdentity { durable_sequence, ..self.identity.clone() }
     }
 

@@ -1,8 +1,11 @@
 //! The settings of a PostgreSQL store.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ostraca_core::ids::ClusterId;
+use tokio_postgres::config::Host;
 
 /// Settings, each with a default except the address.
 #[derive(Clone, Debug)]
@@ -10,6 +13,10 @@ pub struct Options {
     /// Where the database is and how to log in, as a PostgreSQL connection string:
     /// `host=db.example.org user=ostraca dbname=ostraca`, or `postgres://ostraca@db.example.org/ostraca`.
     pub url: String,
+    /// A file with the password, read at each login. Default: none.
+    pub password_file: Option<PathBuf>,
+    /// Encryption of the connections, whatever `sslmode` the connection string says. Default [`Tls::Off`].
+    pub tls: Tls,
     /// The cluster that the store must belong to. Default: any.
     pub cluster: Option<ClusterId>,
     /// What a commit waits for. Default [`Durability::Local`].
@@ -72,12 +79,73 @@ impl Durability {
     }
 }
 
+/// Encryption of the connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// None: everyone on the way to the server can read and change what is sent.
+    #[default]
+    Off,
+    /// TLS 1.2 or 1.3. The server's certificate must carry the host's name.
+    Verify {
+        /// PEM file with the certificates that the server's one is checked against. `None`: those of the public
+        /// authorities.
+        ca: Option<PathBuf>,
+    },
+}
+
 impl Options {
+    /// Checks the address.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn check_url(url: &str) -> Result<(), String> {
+        let parsed = url.parse::<tokio_postgres::Config>();
+        let parsed = parsed.map_err(|error| crate::error::text(&error))?;
+        match parsed.get_hosts().is_empty() && parsed.get_hostaddrs().is_empty() {
+            true => Err("it names no host".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The database in words, without the password.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let Ok(parsed) = self.url.parse::<tokio_postgres::Config>() else {
+            return "PostgreSQL".into();
+        };
+        let hosts = parsed.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        });
+        let hosts: Vec<_> = hosts.collect();
+        let name = parsed.get_dbname().or(parsed.get_user()).unwrap_or_default();
+        format!("PostgreSQL at {}, database {name}", hosts.join(","))
+    }
+
+    /// Whether each host of the address is this machine.
+    #[must_use]
+    pub fn is_local(url: &str) -> bool {
+        let Ok(parsed) = url.parse::<tokio_postgres::Config>() else { return false };
+        let is_local = |host: &Host| match host {
+            Host::Tcp(name) => {
+                name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            Host::Unix(_) => true,
+        };
+        let addresses = parsed.get_hostaddrs();
+        match addresses.is_empty() {
+            true => parsed.get_hosts().iter().all(is_local),
+            false => addresses.iter().all(IpAddr::is_loopback),
+        }
+    }
+
     /// The default settings for a database.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            password_file: None,
+            tls: Tls::default(),
             cluster: None,
             durability: Durability::default(),
             writers: 4,

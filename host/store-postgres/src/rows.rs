@@ -18,7 +18,7 @@ use crate::changes::Follower;
 use crate::connector::{Connector, Health};
 use crate::error::ColumnError;
 use crate::options::Options;
-use crate::row::column;
+use crate::row::{column, key_text};
 
 /// The most compare-and-sets of one batch.
 const BATCH: usize = 256;
@@ -109,7 +109,7 @@ pub(crate) async fn serve(
 
 /// The columns of a batch.
 #[derive(Default)]
-pub(crate) struct Changes {
+struct Changes {
     keys: Vec<Vec<u8>>,
     expected: Vec<Option<i64>>,
     values: Vec<Option<Binary>>,
@@ -117,7 +117,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// The parameters of the call, in order, behind those of the connection.
-    pub(crate) fn parameters(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    fn parameters(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
         vec![
             (&self.keys, Type::BYTEA_ARRAY),
             (&self.expected, Type::INT8_ARRAY),
@@ -171,7 +171,7 @@ async fn changed(
 ) -> Result<Vec<Outcome>, StoreError> {
     let health = connector.health.clone();
     let writer = connector.writer().await?;
-    let row = writer.change_rows(options, changes).await?;
+    let row = writer.change_rows(options, changes.parameters()).await?;
     health.count(1);
     let revisions: Vec<Option<i64>> = column(&row, 0)?;
     let found: Vec<Option<i64>> = column(&row, 1)?;
@@ -226,10 +226,4 @@ fn stored_row(row: &Row) -> Result<StoredRow, StoreError> {
         revision: column::<i64>(row, 1)?.cast_unsigned(),
         value: value.into(),
     })
-}
-
-/// A row's key, which somebody may have altered.
-pub(crate) fn key_text(bytes: Vec<u8>) -> Result<String, StoreError> {
-    String::from_utf8(bytes)
-        .map_err(|error| StoreError::Corrupt(format!("the key of a row: {error}")))
 }

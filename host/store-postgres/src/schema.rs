@@ -91,11 +91,7 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
     let rows = client.query_typed(statement, &parameters).await.map_err(failed)?;
     let nonces = rows.iter().map(|row| column::<i64>(row, 0).map(i64::cast_unsigned));
     let openings = nonces.collect::<Result<_, _>>()?;
-    let statement =
-        "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint
-                     FROM ostraca.store";
-    let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
-    let batches = first::<i64>(&rows)?.cast_unsigned();
+    let batches = sequence(client).await?;
     let rows =
         client.query_typed("SELECT last FROM ostraca.revision", &[]).await.map_err(failed)?;
     let revision = first::<i64>(&rows)?.cast_unsigned();
@@ -108,4 +104,12 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
         durable_sequence: batches,
     };
     Ok(Opened { identity, openings, revision })
+}
+
+/// The number of batches of all writers: the store's sequence.
+pub(crate) async fn sequence(client: &Client) -> Result<u64, OpenError> {
+    let statement = "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint \
+                     FROM ostraca.store";
+    let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
+    Ok(u64::try_from(first::<i64>(&rows)?).unwrap_or_default())
 }

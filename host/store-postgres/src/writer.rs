@@ -18,7 +18,6 @@ use crate::connection::Connection;
 use crate::error::{OpenError, text};
 use crate::options::Options;
 use crate::row::{column, first};
-use crate::rows::Changes;
 
 /// How often a batch is sent that the server rolled back because of another one.
 const ATTEMPTS: u32 = 5;
@@ -106,19 +105,16 @@ impl Writer {
         })
     }
 
-    /// Changes rows.
+    /// Changes rows; the parameters are their columns.
     pub(crate) async fn change_rows(
         &mut self,
         options: &Options,
-        changes: &Changes,
+        mut columns: Vec<(&(dyn ToSql + Sync), Type)>,
     ) -> Result<Row, StoreError> {
         let kept = i64::try_from(options.row_changes).unwrap_or(i64::MAX);
-        let mut parameters = changes.parameters();
-        parameters.extend::<[(&(dyn ToSql + Sync), Type); 2]>([
-            (&kept, Type::INT8),
-            (&options.listen, Type::BOOL),
-        ]);
-        match self.call(options, CHANGE_ROWS, parameters).await {
+        columns.push((&kept, Type::INT8));
+        columns.push((&options.listen, Type::BOOL));
+        match self.call(options, CHANGE_ROWS, columns).await {
             Called::Done(row) => Ok(row),
             Called::RolledBack(why) | Called::Unknown(why) => Err(StoreError::Unavailable(why)),
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
+use ostraca_test_servers::postgres::Server;
 use ostraca_wire::Limits;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
@@ -49,7 +50,7 @@ static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 pub struct Options {
     /// A name for its directories.
     pub name: String,
-    /// The roles of each node, separated by commas; the first node has the store.
+    /// The roles of each node, separated by commas; the first node has the store, unless a database has it.
     pub roles: Vec<String>,
     /// Number of nodes that start with the cluster; the others are started later with [`Cluster::start_node`].
     pub at_once: usize,
@@ -63,6 +64,8 @@ pub struct Options {
     pub seed: u64,
     /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
+    /// Whether the stores are in a PostgreSQL database, which the cluster starts, instead of the first node.
+    pub postgres: bool,
 }
 
 impl Options {
@@ -78,7 +81,14 @@ impl Options {
             proxied: true,
             seed: 0,
             slow_syncs: None,
+            postgres: false,
         }
+    }
+
+    /// Options for three nodes whose stores are in PostgreSQL.
+    #[must_use]
+    pub fn three_on_postgres(name: &str) -> Self {
+        Self { postgres: true, ..Self::new(name, &[NO_STORE, NO_STORE, NO_STORE]) }
     }
 
     /// Options for three nodes: the first has every role, the others every role except the store.
@@ -105,6 +115,8 @@ fn agreed(settings: &str) -> Result<Vec<String>> {
 /// A running cluster. Its processes are killed by process id when the value is dropped.
 pub struct Cluster {
     members: Vec<Member>,
+    /// The server with the stores.
+    database: Option<Server>,
     /// The network with its faults; `None` without proxies.
     network: Option<Network>,
     profile: Profile,
@@ -141,6 +153,8 @@ impl Cluster {
             true => Some(Network::start(&addresses, options.seed)?),
             false => None,
         };
+        let database = options.postgres.then(|| Server::start(""));
+        let url = database.as_ref().map(|server| server.url(&server.database()));
         let mut members: Vec<Member> = Vec::new();
         for (place, (roles, (listen, reached))) in options.roles.iter().zip(&addresses).enumerate()
         {
@@ -153,9 +167,13 @@ impl Cluster {
                 }
                 Some(first) => {
                     let ca = first.home.dir().join("ca").display().to_string();
-                    more.extend(["--join".into(), first.reached.to_string(), "--ca".into(), ca]);
+                    more.extend(["--ca".into(), ca]);
+                    if url.is_none() {
+                        more.extend(["--join".into(), first.reached.to_string()]);
+                    }
                 }
             }
+            more.extend(url.iter().flat_map(|url| ["--postgres".into(), url.clone()]));
             let more: Vec<&str> = more.iter().map(String::as_str).collect();
             let home = NodeDir::make(&options.name, &more, |_| {})?;
             home.set(&options.settings)?;
@@ -181,7 +199,8 @@ impl Cluster {
         }
         let first = members.first().context("a cluster has a node")?;
         let profile = first.home.profile(first.listen)?;
-        let mut cluster = Self { members, network, profile, shards: options.shards, _turn: turn };
+        let shards = options.shards;
+        let mut cluster = Self { members, database, network, profile, shards, _turn: turn };
         for place in 0..options.at_once {
             cluster.start_node(place)?;
         }
@@ -223,6 +242,16 @@ impl Cluster {
             Some(network) => network,
             None => panic!("this cluster was started without proxies"),
         }
+    }
+
+    /// The server with the stores.
+    ///
+    /// # Panics
+    /// If they are in a node.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test that uses a server it did not request is wrong")]
+    pub fn database(&mut self) -> &mut Server {
+        self.database.as_mut().expect("this cluster has no database")
     }
 
     /// The node's directory.

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -41,7 +42,8 @@ fn find() -> Option<PathBuf> {
 }
 
 /// A running server.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     process: Option<Child>,
     dir: TempDir,
     port: u16,
@@ -57,6 +59,13 @@ fn as_other_user(command: &mut Command) -> &mut Command {
     command
 }
 
+fn give_to_server(path: &Path) {
+    if nix::unistd::geteuid().is_root() {
+        let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
+        nix::unistd::chown(path, Some(user.uid), Some(user.gid)).expect("chown");
+    }
+}
+
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
@@ -64,13 +73,17 @@ fn free_port() -> u16 {
 
 impl Server {
     /// Starts a new server with these settings, one a line.
-    pub(crate) fn start(settings: &str) -> Self {
+    #[must_use]
+    pub fn start(settings: &str) -> Self {
+        Self::start_with(settings, &[])
+    }
+
+    /// Starts a new server with these settings, and these files in its directory.
+    #[must_use]
+    pub fn start_with(settings: &str, files: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let programs = programs();
-        if nix::unistd::geteuid().is_root() {
-            let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
-            nix::unistd::chown(dir.path(), Some(user.uid), Some(user.gid)).expect("chown");
-        }
+        give_to_server(dir.path());
         let data = dir.path().join("data");
         let mut init = Command::new(programs.join("initdb"));
         init.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D"]);
@@ -81,6 +94,12 @@ impl Server {
         let path = data.join("postgresql.conf");
         let text = std::fs::read_to_string(&path).expect("the settings");
         std::fs::write(&path, text + &settings).expect("written");
+        for (name, text) in files {
+            let path = data.join(name);
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+            give_to_server(&path);
+        }
         let mut server =
             Self { process: None, dir, port: free_port(), databases: AtomicU32::new(0) };
         server.run();
@@ -88,7 +107,7 @@ impl Server {
     }
 
     /// Starts the server's process, and waits until it accepts connections.
-    pub(crate) fn run(&mut self) {
+    pub fn run(&mut self) {
         let until = Instant::now() + TIMEOUT;
         self.process = Some(self.spawn());
         while !self.sql_on("postgres", "SELECT 1").is_ok_and(|out| out.trim() == "1") {
@@ -111,12 +130,17 @@ impl Server {
         as_other_user(&mut command).spawn().expect("postgres")
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// What the server has logged since it started.
+    #[must_use]
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Runs SQL with psql, and returns what it prints, or its error.
-    pub(crate) fn sql_on(&self, database: &str, sql: &str) -> Result<String, String> {
+    /// Runs SQL with psql, and returns what it prints.
+    ///
+    /// # Errors
+    /// What psql says.
+    pub fn sql_on(&self, database: &str, sql: &str) -> Result<String, String> {
         let mut command = Command::new(programs().join("psql"));
         command.args([
             "-h",
@@ -137,23 +161,36 @@ impl Server {
     }
 
     /// Creates an empty database; returns its name.
-    pub(crate) fn database(&self) -> String {
+    #[must_use]
+    pub fn database(&self) -> String {
         let name = format!("t{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql_on("postgres", &format!("CREATE DATABASE {name}")).expect("created");
         name
     }
 
     /// The connection string of a database.
-    pub(crate) fn url(&self, database: &str) -> String {
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
         format!("host=127.0.0.1 port={} user=postgres dbname={database}", self.port)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Asks this user for a password from now on.
+    pub fn require_password(&self, user: &str) {
+        let path = self.dir.path().join("data/pg_hba.conf");
+        let rules = std::fs::read_to_string(&path).expect("the rules");
+        let rule = format!("host all {user} all scram-sha-256\n");
+        std::fs::write(&path, rule + &rules).expect("written");
+        self.sql_on("postgres", "SELECT pg_reload_conf()").expect("read");
+    }
+
+    /// The port on which it listens, at 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Kills the server's processes at once, or stops it like an operator.
-    pub(crate) fn stop(&mut self, signal: nix::sys::signal::Signal) {
+    pub fn stop(&mut self, signal: nix::sys::signal::Signal) {
         let Some(mut process) = self.process.take() else { return };
         let pid = nix::unistd::Pid::from_raw(process.id().try_into().expect("a pid"));
         nix::sys::signal::kill(pid, signal).expect("signalled");

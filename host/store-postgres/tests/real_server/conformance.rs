@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::server::Server;
 use ostraca_store::EntityStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_postgres::{Options, PostgresStore};
+use ostraca_test_servers::postgres::Server;
 use tokio::runtime::Runtime;
 
 fn factory() -> Factory<PostgresStore> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::proxy::Proxy;
-use super::server::Server;
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use ostraca_core::codec;
@@ -18,6 +17,7 @@ use ostraca_core::records::{
 use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_store_postgres::{OpenError, Options, PostgresStore};
+use ostraca_test_servers::postgres::Server;
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// A lease, which a stopped client must not outlast.

@@ -4,4 +4,4 @@
 mod conformance;
 mod faults;
 mod proxy;
-mod server;
+mod rows;
