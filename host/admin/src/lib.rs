@@ -76,6 +76,8 @@ pub struct AdminDeps {
     pub entity_store: Arc<dyn EntityStore>,
     /// The store, if it is in this process.
     pub local_store: Option<Arc<SledStore>>,
+    /// The database with the stores, in words; `None` if a node has them.
+    pub database: Option<String>,
     /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     pub wasm: WasmRuntime,
     /// Whether this node runs entities.
@@ -123,6 +125,7 @@ impl AdminService {
             clock: parts.gateway.clock.clone(),
             store_identity: Box::new(move || entities.identity()),
             local_store: parts.local_store,
+            database: parts.database,
             wasm: parts.hosts.then(|| parts.wasm.clone()),
             stats: parts.stats,
             max_live_memory: parts.max_live_memory,

@@ -28,6 +28,8 @@ pub(crate) struct StatusReporter {
     pub(crate) store_identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
     /// The store, if it is in this process.
     pub(crate) local_store: Option<Arc<SledStore>>,
+    /// The database with the stores, in words.
+    pub(crate) database: Option<String>,
     /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
@@ -213,10 +215,11 @@ impl StatusReporter {
             node: self.node.to_string(),
             incarnation: incarnation.to_string(),
             uptime_ms: self.clock.uptime(),
-            store: match &self.local_store {
-                Some(store) => format!("sled at {}", store.dir().display()),
-                None if cluster.store_node.is_empty() => "another node's".into(),
-                None => format!("of node {}", cluster.store_node),
+            store: match (&self.local_store, &self.database) {
+                (Some(store), _) => format!("sled at {}", store.dir().display()),
+                (None, Some(database)) => database.clone(),
+                (None, None) if cluster.store_node.is_empty() => "another node's".into(),
+                (None, None) => format!("of node {}", cluster.store_node),
             },
             metrics,
             info,

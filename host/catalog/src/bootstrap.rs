@@ -54,8 +54,8 @@ pub async fn random_key(store: &dyn ClusterStore) -> Result<[u8; 32], Error> {
 /// faster. A shard's next owner would expire lanes too early if their times were far behind the cluster's (R17).
 ///
 /// UTC advances to `wall`, the wall clock of this machine, unless the row is already past it. `wall` is `None` if this
-/// node's wall clock does not count. Only the wall clock of the store's node counts: among many, the fastest would
-/// always win.
+/// node's wall clock does not count. Only the wall clock of the store's node counts, or of the manager if the store is a
+/// database: among many, the fastest would always win.
 ///
 /// # Errors
 /// [`Error::Store`], [`Error::InvalidRow`], or [`Error::RowConflict`] if another node wrote the row concurrently.

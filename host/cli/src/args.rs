@@ -145,11 +145,12 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("way_to_join").args(["join", "postgres"])))]
 pub(crate) struct Init {
     /// Directory to create the node in; must be empty or not exist yet
     pub(crate) dir: PathBuf,
     /// The cluster's name
-    #[arg(long, value_name = "NAME", default_value = "ostraca", conflicts_with = "join")]
+    #[arg(long, value_name = "NAME", default_value = "ostraca", conflicts_with = "ca")]
     pub(crate) cluster: String,
     /// The node's name [default: node-1; with --join, the directory's]
     #[arg(long, value_name = "NAME")]
@@ -158,21 +159,43 @@ pub(crate) struct Init {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = ip_and_port)]
     pub(crate) listen: SocketAddr,
     /// Number of shards; fixed for the lifetime of the cluster
-    #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "join")]
+    #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "ca")]
     pub(crate) shards: u32,
     /// A cluster-wide setting, such as lease="10 s"; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "join")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "ca")]
     pub(crate) set: Vec<(String, String)>,
     /// Address of a node whose cluster the new node joins; may be repeated
     #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
-    /// Directory of the cluster's authority, with ca.pem and ca.key
-    #[arg(long, value_name = "DIR", requires = "join")]
+    /// Keep the cluster's state in this PostgreSQL database, such as "host=HOST user=USER dbname=DATABASE"; with --ca,
+    /// the new node joins the cluster in it
+    #[arg(long, value_name = "URL", conflicts_with = "join")]
+    pub(crate) postgres: Option<String>,
+    /// File with the password for the database
+    #[arg(long, value_name = "FILE", requires = "postgres")]
+    pub(crate) postgres_password_file: Option<PathBuf>,
+    /// Encryption of the connections to the database; required unless it is on this machine
+    #[arg(long, value_name = "MODE", requires = "postgres", value_enum)]
+    pub(crate) postgres_tls: Option<PostgresTls>,
+    /// PEM file with the authority of the database's certificate [default: the public authorities]
+    #[arg(long, value_name = "FILE", requires = "postgres")]
+    pub(crate) postgres_ca_file: Option<PathBuf>,
+    /// Directory of the cluster's authority, with ca.pem and ca.key: the new node joins that cluster
+    #[arg(long, value_name = "DIR", requires = "way_to_join")]
     pub(crate) ca: Option<PathBuf>,
     /// Roles of the joining node
-    #[arg(long, value_name = "ROLES", value_enum, value_delimiter = ',', requires = "join",
+    #[arg(long, value_name = "ROLES", value_enum, value_delimiter = ',', requires = "ca",
           default_values = ["manager", "host", "gateway"])]
     pub(crate) roles: Vec<NodeRole>,
+}
+
+/// Encryption of the connections to a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PostgresTls {
+    /// TLS; the server's certificate must carry its host's name
+    Verify,
+    /// None
+    Off,
 }
 
 /// What a node may do for its cluster.

@@ -29,6 +29,7 @@ mod file;
 mod guests;
 mod node_sections;
 mod numbers;
+mod postgres;
 mod renamed;
 #[cfg(test)]
 mod tests;
@@ -50,7 +51,7 @@ pub struct Config {
     /// `host:port` addresses that are announced to clients. Default: none, which announces the listening address.
     pub advertise: Vec<String>,
     /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
-    /// `store`.
+    /// `store`, or the cluster's stores are in PostgreSQL.
     pub join: Vec<String>,
     /// The shard count that the pool must have when this node joins. Default: `None`, which accepts any.
     pub expected_shards: Option<u32>,
@@ -112,6 +113,10 @@ impl Config {
         let mut file: ConfigFile = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();
+        }
+        let names_roles = text.parse::<toml::Table>().is_ok_and(|keys| keys.contains_key("roles"));
+        if file.postgres.url.is_some() && !names_roles {
+            file.roles.retain(|role| *role != Role::Store);
         }
         check::file(&input, &file)?;
         let base = Path::new(name).parent().unwrap_or(Path::new(""));
@@ -176,9 +181,10 @@ impl Config {
         trust.check_time(now)?;
         identity.check_time(now)?;
         let found = identity.principal();
-        // A joining node with another cluster's authority is refused by the other side. The first node must check
-        // its authority itself.
-        let foreign = self.roles().store && found.cluster != trust.cluster;
+        // A joining node with another cluster's authority is refused by the other side. A node that joins no other
+        // must check its authority itself.
+        let foreign = (self.roles().store || self.file.postgres.url.is_some())
+            && found.cluster != trust.cluster;
         if found.kind == identity::PrincipalKind::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));
         }
@@ -223,6 +229,13 @@ impl Config {
     #[must_use]
     pub fn store_options(&self) -> ostraca_store_sled::Options {
         self.file.store.options(&self.data)
+    }
+
+    /// Settings of the stores in PostgreSQL; `None` if they are not there. As for [`Config::store_options`], `cluster` is
+    /// to be set.
+    #[must_use]
+    pub fn postgres_options(&self) -> Option<ostraca_store_postgres::Options> {
+        self.file.postgres_options(&self.data)
     }
 
     /// The node's roles in its cluster.

@@ -174,7 +174,10 @@ impl ControlLoop {
     pub(super) fn persist_time_and_witness(&mut self) {
         let (store, clock) = (self.deps.cluster_store.clone(), self.deps.clock.clone());
         let local = self.deps.local_store.clone();
-        let wall = local.is_some().then(wall_millis);
+        // Without a store's node, the manager's wall clock counts.
+        let manages = self.deps.machine.managing_term().is_some()
+            && self.deps.config.postgres_options().is_some();
+        let wall = (local.is_some() || manages).then(wall_millis);
         self.tasks.push(
             async move {
                 if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock, wall).await {

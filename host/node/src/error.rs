@@ -41,6 +41,9 @@ pub enum NodeError {
     /// The store could not be created or opened.
     #[error(transparent)]
     OpenStore(#[from] OpenError),
+    /// The stores in PostgreSQL could not be created or opened.
+    #[error(transparent)]
+    OpenPostgres(#[from] ostraca_store_postgres::OpenError),
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -111,6 +114,7 @@ impl NodeError {
             Self::File { .. } => codes::FILE_ERROR,
             Self::Settings(error) => error.code(),
             Self::OpenStore(error) => open_code(error),
+            Self::OpenPostgres(error) => postgres_code(error),
             Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 codes::STORE_UNREACHABLE
@@ -182,6 +186,7 @@ impl NodeError {
             Self::Control(error) => return error.help_text().map(Into::into),
             Self::InvalidValue(_)
             | Self::OpenStore(_)
+            | Self::OpenPostgres(_)
             | Self::StoreConnect(_)
             | Self::Wasm(_)
             | Self::Wire(_)
@@ -199,6 +204,7 @@ impl NodeError {
             Self::Catalog(error) => error.is_retryable(),
             Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
             Self::StoreConnect(error) => error.is_retryable(),
+            Self::OpenPostgres(error) => error.is_retryable(),
             Self::Settings(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
@@ -246,5 +252,25 @@ fn open_code(error: &OpenError) -> Code {
         OpenError::InvalidWitness(_) => codes::INVALID_WITNESS,
         OpenError::Corrupt { .. } => codes::STORE_CORRUPT,
         OpenError::Io { .. } => codes::STORE_IO,
+    }
+}
+
+fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
+    use ostraca_store_postgres::OpenError;
+    match error {
+        OpenError::Connect(_) => codes::STORE_UNREACHABLE,
+        OpenError::Missing => codes::STORE_MISSING,
+        OpenError::Exists { .. } => codes::STORE_EXISTS,
+        OpenError::NewerSchema { .. } => codes::STORE_NEWER_FORMAT,
+        OpenError::OtherCluster { .. } => codes::STORE_CLUSTER_MISMATCH,
+        OpenError::UnsafeSetting { .. }
+        | OpenError::Standby
+        | OpenError::ReadOnly
+        | OpenError::OldServer { .. } => codes::UNSUITABLE_DATABASE,
+        OpenError::RolledBack => codes::STORE_ROLLED_BACK,
+        OpenError::Column(_) => codes::STORE_CORRUPT,
+        OpenError::Url(_) | OpenError::Authority { .. } => codes::INVALID_CONFIG,
+        OpenError::File { .. } => codes::FILE_ERROR,
+        _ => codes::STORE_FAILED,
     }
 }

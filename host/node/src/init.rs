@@ -12,13 +12,47 @@ use std::path::{Path, PathBuf};
 
 use ostraca_ca::Ca;
 use ostraca_catalog::bootstrap;
+use ostraca_config::Config;
 use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
+use ostraca_store_postgres::PostgresStore;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::Identity;
 
 use crate::error::NodeError;
 pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
+
+/// A PostgreSQL database for the stores of a cluster: what is written to the section `postgres` of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresSettings {
+    /// The connection string.
+    pub url: String,
+    /// A file with the password.
+    pub password_file: Option<PathBuf>,
+    /// Whether the connections are encrypted and the server's certificate is checked. Must be set unless the database
+    /// is on this machine.
+    pub tls: Option<bool>,
+    /// PEM file with the certificates of the authority of the server's certificate.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl PostgresSettings {
+    fn text(&self) -> String {
+        let mut lines = vec![
+            "\n# The database with the cluster's stores, the same for all nodes.".to_owned(),
+            "[postgres]".to_owned(),
+            format!("url = {}", toml::Value::from(self.url.as_str())),
+        ];
+        let mut add = |key: &str, value: String| {
+            lines.push(format!("{key} = {}", toml::Value::from(value)));
+        };
+        let path = |path: &PathBuf| path.display().to_string();
+        self.password_file.iter().for_each(|file| add("password-file", path(file)));
+        self.tls.iter().for_each(|on| add("tls", if *on { "verify" } else { "off" }.into()));
+        self.ca_file.iter().for_each(|file| add("ca-file", path(file)));
+        lines.join("\n") + "\n"
+    }
+}
 
 /// Options of a new cluster's first node.
 #[derive(Clone, Debug)]
@@ -34,6 +68,8 @@ pub struct InitOptions {
     pub shards: u32,
     /// The cluster-wide settings that the guarantees depend on.
     pub settings: ClusterSettings,
+    /// The database for the cluster's stores. `None`: the node keeps them itself.
+    pub postgres: Option<PostgresSettings>,
 }
 
 /// A newly created cluster.
@@ -60,8 +96,10 @@ pub struct JoinOptions {
     pub listen: SocketAddr,
     /// The node's roles: any but [`Role::Store`].
     pub roles: Vec<Role>,
-    /// `host:port` addresses of nodes of the cluster; at least one.
+    /// `host:port` addresses of nodes of the cluster; at least one, or none if the stores are in a database.
     pub join: Vec<String>,
+    /// The database with the cluster's stores, if they are in one.
+    pub postgres: Option<PostgresSettings>,
     /// The directory of the cluster's authority, with its key.
     pub ca: PathBuf,
 }
@@ -90,8 +128,16 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     if options.roles.is_empty() {
         return invalid("a node needs a role: `manager`, `host` or `gateway`");
     }
-    if options.join.is_empty() {
-        return invalid("a joining node needs the address of a node of the cluster");
+    match (&options.postgres, options.join.is_empty()) {
+        (None, true) => {
+            return invalid("a joining node needs the address of a node of the cluster");
+        }
+        (Some(_), false) => {
+            return invalid(
+                "a node whose cluster is in a database joins no address: it finds the others there",
+            );
+        }
+        _ => {}
     }
     // Checked before anything is created: a wrong directory is the most likely mistake.
     let ca = Ca::load(&options.ca)?;
@@ -99,9 +145,12 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     let ca_dir = dir.join("ca");
     create_dir(&ca_dir)?;
     write_new(&ca_dir.join("ca.pem"), ca.certificate_pem())?;
-    ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let config = dir.join("ostraca.toml");
-    write_new(&config, &join_text(options, ca.cluster()))?;
+    let text = join_text(options, ca.cluster());
+    // A wrong address is found before anything else is created.
+    Config::parse(&text, &config.display().to_string())?;
+    ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
+    write_new(&config, &text)?;
     Ok(JoinedNode { cluster: ca.cluster(), config })
 }
 
@@ -120,21 +169,10 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
     ca.save(&ca_dir)?;
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let admin = ca.issue_client("admin")?;
-    let store = SledStore::create(
-        &dir.join("store"),
-        &Options { cluster: Some(cluster), ..Options::default() },
-        cluster,
-        &options.cluster_name,
-    )?;
-    // The store's own threads complete its futures, so any executor can await them.
-    futures::executor::block_on(bootstrap::initialize_cluster(
-        &store,
-        options.shards,
-        &options.settings,
-    ))?;
-    drop(store);
     let config = dir.join("ostraca.toml");
-    write_new(&config, &config_text(options))?;
+    let text = config_text(options);
+    create_store(&Config::parse(&text, &config.display().to_string())?, options, cluster)?;
+    write_new(&config, &text)?;
     Ok(InitializedCluster {
         cluster,
         config,
@@ -142,6 +180,33 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
         ca_pem: ca.certificate_pem().into(),
         admin,
     })
+}
+
+/// Creates the empty store of a new cluster.
+fn create_store(
+    config: &Config,
+    options: &InitOptions,
+    cluster: ClusterId,
+) -> Result<(), NodeError> {
+    let (name, shards) = (&options.cluster_name, options.shards);
+    let Some(database) = config.postgres_options() else {
+        let sled = Options { cluster: Some(cluster), ..Options::default() };
+        let store = SledStore::create(&config.store_dir(), &sled, cluster, name)?;
+        // The store's own threads complete its futures, so any executor can await them.
+        let filled = bootstrap::initialize_cluster(&store, shards, &options.settings);
+        return Ok(futures::executor::block_on(filled)?);
+    };
+    let create = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| NodeError::UnexpectedExit(error.to_string()))?;
+        runtime.block_on(async {
+            let store = PostgresStore::create(database, cluster, name).await?;
+            Ok(bootstrap::initialize_cluster(&store, shards, &options.settings).await?)
+        })
+    };
+    // On a thread of its own, since the caller may be on one of a runtime.
+    let created = std::thread::scope(|scope| scope.spawn(create).join());
+    created.unwrap_or_else(|_| Err(NodeError::UnexpectedExit("a thread panicked".into())))
 }
 
 fn check(options: &InitOptions) -> Result<(), NodeError> {
@@ -182,6 +247,13 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
     let list = |all: Vec<&str>| {
         all.iter().map(|one| toml::Value::from(*one).to_string()).collect::<Vec<_>>().join(", ")
     };
+    let place = match &options.postgres {
+        Some(database) => database.text().trim_start().to_owned(),
+        None => format!(
+            "# Nodes of the cluster; one that responds is enough.\njoin = [{}]\n",
+            list(options.join.iter().map(String::as_str).collect())
+        ),
+    };
     format!(
         "# A node that joins the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
          \n\
@@ -194,12 +266,10 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
          # Its roles in the cluster.\n\
          roles = [{roles}]\n\
          \n\
-         # Nodes of the cluster; one that responds is enough.\n\
-         join = [{join}]\n",
+         {place}",
         node = options.node,
         listen = options.listen,
         roles = list(options.roles.iter().map(|role| role.name()).collect()),
-        join = list(options.join.iter().map(String::as_str).collect()),
     )
 }
 
@@ -211,10 +281,11 @@ fn config_text(options: &InitOptions) -> String {
          node = \"{node}\"\n\
          \n\
          # The UDP address to listen on.\n\
-         listen = \"{listen}\"\n",
+         listen = \"{listen}\"\n{database}",
         cluster = options.cluster_name,
         node = options.node,
         listen = options.listen,
+        database = options.postgres.as_ref().map(PostgresSettings::text).unwrap_or_default(),
     )
 }
 
@@ -254,7 +325,6 @@ fn file(action: &'static str, path: &Path, source: std::io::Error) -> NodeError 
 #[cfg(test)]
 mod tests {
     use ostraca_codes::codes;
-    use ostraca_config::Config;
 
     use super::*;
 
@@ -265,6 +335,7 @@ mod tests {
             listen: ([127, 0, 0, 1], 0).into(),
             shards: 8,
             settings: ClusterSettings::default(),
+            postgres: None,
         }
     }
 
@@ -292,6 +363,7 @@ mod tests {
             listen: ([127, 0, 0, 1], 0).into(),
             roles: roles.into(),
             join: vec!["127.0.0.1:7411".into(), "[::1]:7412".into()],
+            postgres: None,
             ca: first.ca.clone(),
         };
         let place = dir.path().join("n2");

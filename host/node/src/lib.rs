@@ -29,6 +29,7 @@
 //!                 listen,
 //!                 shards: 64,
 //!                 settings: ClusterSettings::default(),
+//!                 postgres: None,
 //!             },
 //!         )?;
 //!         // The certificate of an administrator, for `ostraca` and for clients.
@@ -85,7 +86,9 @@ mod service;
 mod stores;
 
 pub use error::NodeError;
-pub use init::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, init, join};
+pub use init::{
+    InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init, join,
+};
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
 pub use ostraca_wasm::compiler_main;

@@ -1,4 +1,5 @@
-//! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network.
+//! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network. They may
+//! be in a database instead ([`postgres`]).
 //!
 //! The addresses under `join` may belong to any nodes of the cluster. A node without the role `store` is asked for the
 //! rows of nodes, which show where the store is. Each of the two stores has its own connection, separate from
@@ -9,6 +10,7 @@
 
 mod channel;
 mod locator;
+pub(crate) mod postgres;
 
 use std::path::PathBuf;
 use std::sync::Arc;

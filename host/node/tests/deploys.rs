@@ -35,6 +35,7 @@ fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
         roles: vec![Role::Manager, Role::Host, Role::Gateway],
         join: vec![first.address().to_string()],
         ca: cluster.ca.clone(),
+        postgres: None,
     };
     join(&home, &options).expect("a node that joins");
     home

@@ -41,6 +41,7 @@ impl Two {
             listen: first,
             shards: 8,
             settings: ClusterSettings::default(),
+            postgres: None,
         };
         let cluster = init(&dir.path().join("n1"), &options).expect("a new node");
         let options = JoinOptions {
@@ -49,6 +50,7 @@ impl Two {
             roles: vec![Role::Host, Role::Gateway],
             join: vec![first.to_string()],
             ca: cluster.ca.clone(),
+            postgres: None,
         };
         join(&dir.path().join("n2"), &options).expect("a node that joins");
         Self { dir, cluster, addresses }

@@ -44,6 +44,7 @@ impl Cluster {
             roles: roles.to_vec(),
             join: vec![self.first.address().to_string()],
             ca: self.created.ca.clone(),
+            postgres: None,
         };
         join(&home, &options).expect("a node that joins");
         home

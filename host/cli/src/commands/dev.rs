@@ -58,6 +58,7 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
             listen: ([127, 0, 0, 1], 0).into(),
             shards: ostraca_node::init::DEFAULT_SHARDS,
             settings: ClusterSettings::default(),
+            postgres: None,
         };
         ostraca_node::init(&args.data, &options).map_err(|error| match error {
             NodeError::DirectoryNotEmpty(_) => Failure::from(error)

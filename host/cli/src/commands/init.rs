@@ -1,14 +1,16 @@
 //! `ostraca init`: initialises a cluster's first node, or one that joins.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ostraca_client::Profile;
 use ostraca_codes::codes;
 use ostraca_node::config::{ClusterSettings, Role};
-use ostraca_node::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError};
+use ostraca_node::{
+    InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError, PostgresSettings,
+};
 use serde_json::json;
 
-use crate::args::{Global, Init, NodeRole, OutputFormat};
+use crate::args::{Global, Init, NodeRole, OutputFormat, PostgresTls};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
@@ -34,6 +36,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         listen: args.listen,
         roles: roles.collect(),
         join: args.join.clone(),
+        postgres: database(args)?,
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
@@ -51,17 +54,39 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     output::line(&format!("created node {node}, which joins the cluster {cluster}"));
+    let joins =
+        args.postgres.as_ref().map_or_else(|| args.join.join(", "), |_| "the database".into());
     output::pairs(&[
         ("configuration", config.display().to_string()),
         ("roles", roles.join(", ")),
-        ("joins", args.join.join(", ")),
+        ("joins", joins),
     ]);
-    output::line("next, while one of those nodes is running:");
+    output::line(match args.postgres {
+        Some(_) => "next:",
+        None => "next, while one of those nodes is running:",
+    });
     output::line(&format!(
         "  ostraca run --config {}",
         quote::shell_quote(&config.display().to_string())
     ));
     Ok(Exit::Done)
+}
+
+/// The database from the arguments. Its files are named by absolute paths: those of a configuration are relative to the
+/// node's directory.
+fn database(args: &Init) -> Result<Option<PostgresSettings>, Failure> {
+    let Some(url) = &args.postgres else { return Ok(None) };
+    let absolute = |path: &PathBuf| {
+        std::path::absolute(path).map_err(|error| {
+            Failure::usage(codes::FILE_ERROR, format!("{}: {error}", path.display()))
+        })
+    };
+    Ok(Some(PostgresSettings {
+        url: url.clone(),
+        password_file: args.postgres_password_file.as_ref().map(absolute).transpose()?,
+        tls: args.postgres_tls.map(|mode| mode == PostgresTls::Verify),
+        ca_file: args.postgres_ca_file.as_ref().map(absolute).transpose()?,
+    }))
 }
 
 /// The cluster-wide settings from the arguments.
@@ -82,6 +107,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         listen: args.listen,
         shards: args.shards,
         settings: settings(args)?,
+        postgres: database(args)?,
     };
     let InitializedCluster { cluster, config, ca_pem, admin, .. } =
         ostraca_node::init(&args.dir, &options)?;

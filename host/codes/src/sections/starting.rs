@@ -76,8 +76,8 @@ section! {
         }
         STORE_UNREACHABLE = "store-unreachable" {
             retry: Yes,
-            happened: "No node under `join` responded, or none that has the store.",
-            help: "Check the addresses under `join`, and that the node with the role `store` is running.",
+            happened: "No node under `join` responded, or none that has the store; or the database with the stores cannot be reached.",
+            help: "Check the addresses under `join`, and that the node with the role `store` is running; or `postgres.url`, and that the server is running.",
         }
         NAME_IN_USE = "name-in-use" {
             retry: No,
@@ -108,6 +108,16 @@ section! {
             retry: No,
             happened: "There is no store at that path.",
             help: "`ostraca init`, or mount the disk.",
+        }
+        STORE_EXISTS = "store-exists" {
+            retry: No,
+            happened: "A cluster cannot be created in a database that has the store of another one.",
+            help: "Create it in another database.",
+        }
+        UNSUITABLE_DATABASE = "unsuitable-database" {
+            retry: No,
+            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it is too old; the text says which.",
+            help: "Change what the text names.",
         }
         STORE_EMPTY = "store-empty" {
             retry: No,

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::assign::BuiltinStrategy;
+use ostraca_store_postgres::Options;
 use ostraca_wasm::AddressRange;
 
 use super::ConfigError;
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
 use super::node_sections::Role;
+use super::postgres::TlsMode;
 use crate::user_file::{SourceText, closest_name, units};
 
 /// The default number of shards of a pool (M1).
@@ -51,6 +53,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
         return Err(range(input, &["workers"], "0", "1024"));
     }
     roles(input, file)?;
+    postgres(input, file)?;
     times(input, file)?;
     // A renewal must be confirmed within 80 % of the lease, and one may be lost (R8). If the file does not set
     // `lease`, the cluster's lease bounds the interval instead.
@@ -73,7 +76,19 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
     }
     let store = file.roles.contains(&Role::Store);
-    match (store, file.join.first()) {
+    if file.postgres.url.is_some() {
+        let help = "leave it out: the nodes find each other through the database";
+        if store {
+            let why =
+                "with `postgres.url`, no node has the role `store`: the stores are in the database";
+            return Err(input.at(&["roles"], why.into(), Some(help.into())));
+        }
+        if let Some(first) = file.join.first() {
+            let why = format!("with `postgres.url`, a node joins no others; `join` lists {first}");
+            return Err(input.at(&["join"], why, Some(help.into())));
+        }
+    }
+    match (store || file.postgres.url.is_some(), file.join.first()) {
         (true, Some(first)) => {
             let why = format!(
                 "a node with the role `store` cannot join others, since they join it; `join` lists {first}"
@@ -95,6 +110,26 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
             None => Ok(()),
         },
     }
+}
+
+/// Checks the address of the database, and that nobody can listen to or change what is sent there unless that is wanted.
+fn postgres(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    let Some(url) = &file.postgres.url else { return Ok(()) };
+    if let Err(why) = Options::check_url(url) {
+        let help = "write \"host=HOST user=USER dbname=DATABASE\"";
+        let why = format!("`url` is not the address of a database: {why}");
+        return Err(input.at(&["postgres", "url"], why, Some(help.into())));
+    }
+    if file.postgres.tls.is_none() && !Options::is_local(url) {
+        let help = "add `tls = \"verify\"`, or `tls = \"off\"` if the network itself is protected";
+        let why = "`tls` must be set for a database on another machine".into();
+        return Err(input.at(&["postgres", "url"], why, Some(help.into())));
+    }
+    if file.postgres.ca_file.is_some() && file.postgres.tls != Some(TlsMode::Verify) {
+        let why = "`ca-file` is used only with `tls = \"verify\"`".into();
+        return Err(input.at(&["postgres", "ca-file"], why, None));
+    }
+    Ok(())
 }
 
 /// A node that receives its hand-off request in time must not conclude that the manager is unresponsive.
@@ -176,6 +211,9 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["entities", "timer-max-backoff"], entities.timer_max_backoff, 10 * MS, 24 * HOUR),
         (["entities", "tell-backoff"], entities.tell_backoff, 10 * MS, HOUR),
         (["entities", "tell-max-backoff"], entities.tell_max_backoff, 10 * MS, 24 * HOUR),
+        (["postgres", "connect-timeout"], file.postgres.connect_timeout, 10 * MS, HOUR),
+        (["postgres", "statement-timeout"], file.postgres.statement_timeout, 10 * MS, HOUR),
+        (["postgres", "watch-interval"], file.postgres.watch_interval, MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),
@@ -319,6 +357,9 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["entities", "recovery-starts"], entities.recovery_starts, 10_000),
         (["entities", "max-gated-turns"], entities.max_gated_turns, MILLION),
         (["entities", "max-copies"], entities.max_copies, MILLION),
+        (["postgres", "writers"], file.postgres.writers, 1_000),
+        (["postgres", "readers"], file.postgres.readers, 1_000),
+        (["postgres", "row-changes"], file.postgres.row_changes, 10 * MILLION),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
         (["store", "queue-metadata-ops"], store.queue_metadata_ops, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),

@@ -15,6 +15,7 @@ use super::node_sections::{
     RebalanceSection, Role,
 };
 use super::numbers::{millis, saturating_u32, saturating_usize};
+use super::postgres::PostgresSection;
 use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +54,7 @@ pub(super) struct ConfigFile {
     pub(super) outgoing_http: OutgoingHttpSection,
     pub(super) entities: EntitiesSection,
     pub(super) store: StoreSection,
+    pub(super) postgres: PostgresSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -226,6 +228,7 @@ impl Default for ConfigFile {
             outgoing_http: OutgoingHttpSection::default(),
             entities: EntitiesSection::default(),
             store: StoreSection::default(),
+            postgres: PostgresSection::default(),
         }
     }
 }
@@ -433,6 +436,25 @@ impl StoreSection {
 }
 
 impl ConfigFile {
+    /// Settings of the stores in PostgreSQL, with the limits of the section `store` for queues and batches; `None` if they
+    /// are not there.
+    pub(super) fn postgres_options(&self, data: &Path) -> Option<ostraca_store_postgres::Options> {
+        let options = self.postgres.options(data, self.lease)?;
+        let store = &self.store;
+        Some(ostraca_store_postgres::Options {
+            call_timeout: store.call_timeout.min(self.lease),
+            batch_commits: store.batch_commits as usize,
+            batch_bytes: saturating_usize(store.batch_bytes),
+            queue_commits: store.queue_commits as usize,
+            queue_bytes: saturating_usize(store.queue_bytes),
+            queue_rows: store.queue_metadata_ops as usize,
+            queue_reads: store.queue_reads as usize,
+            watch_history_changes: store.watch_history_changes as usize,
+            watch_history_bytes: saturating_usize(store.watch_history_bytes),
+            ..options
+        })
+    }
+
     /// Settings of the node's state machine.
     pub(super) fn node_settings(&self) -> node::Settings {
         node::Settings {

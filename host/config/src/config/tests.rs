@@ -71,6 +71,28 @@ fn only_a_node_without_the_store_joins_others() {
 }
 
 #[test]
+fn with_a_database_no_node_has_the_store() {
+    let text = "node = \"n\"\nlease = \"2 s\"\n[postgres]\nurl = \"host=localhost dbname=o\"\npassword-file = \"pw\"\nwriters = 2\n[store]\nqueue-commits = 7\n";
+    let config = Config::parse(text, "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.roles(), Roles { store: false, ..Roles::ALL });
+    assert!(!config.node_settings().embedded_store);
+    let options = config.postgres_options().expect("a database");
+    assert_eq!((options.writers, options.queue_commits), (2, 7));
+    assert_eq!(options.password_file, Some("dir/pw".into()));
+    assert_eq!(options.tls, ostraca_store_postgres::Tls::Off, "it is on this machine");
+    // R4 and R8: nothing may wait longer than the lease.
+    assert_eq!(options.statement_timeout, Duration::from_millis(1_200));
+    assert_eq!(options.call_timeout, Duration::from_secs(2));
+
+    let far = "node = \"n\"\n[postgres]\nurl = \"postgres://db.example.org/o\"\ntls = \"verify\"\nca-file = \"ca.pem\"\n";
+    let config = Config::parse(far, "dir/ostraca.toml").expect("a configuration");
+    let options = config.postgres_options().expect("a database");
+    assert_eq!(options.tls, ostraca_store_postgres::Tls::Verify { ca: Some("dir/ca.pem".into()) });
+    let embedded = Config::parse("node = \"n\"", "ostraca.toml").expect("a configuration");
+    assert!(embedded.postgres_options().is_none());
+}
+
+#[test]
 fn join_addresses_may_come_from_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ostraca.toml");
@@ -107,6 +129,24 @@ fn settings_reach_the_node_machine_and_its_strategy() {
 #[test]
 fn each_error_names_its_line() {
     let cases = [
+        (
+            "node = \"n\"\nroles = [\"store\"]\n[postgres]\nurl = \"host=localhost\"",
+            Some(2),
+            "no node has the role `store`",
+        ),
+        (
+            "node = \"n\"\njoin = [\"a:1\"]\n[postgres]\nurl = \"host=localhost\"",
+            Some(2),
+            "a node joins no others",
+        ),
+        ("node = \"n\"\n[postgres]\nurl = \"there\"", Some(3), "not the address of a database"),
+        ("node = \"n\"\n[postgres]\nurl = \"dbname=o\"", Some(3), "names no host"),
+        ("node = \"n\"\n[postgres]\nurl = \"host=db\"", Some(3), "`tls` must be set"),
+        (
+            "node = \"n\"\n[postgres]\nurl = \"host=localhost\"\nca-file = \"x\"",
+            Some(4),
+            "only with `tls = \"verify\"`",
+        ),
         ("", None, "`node` is required"),
         ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),
         ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),

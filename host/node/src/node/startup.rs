@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use ostraca_admin::{AdminDeps, AdminService};
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
@@ -28,7 +30,11 @@ impl Node {
     ///
     /// # Errors
     /// The same as for [`Node::start`].
-    pub async fn launch(config: Config) -> Result<Self, NodeError> {
+    pub fn launch(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
+        Self::build(config).boxed()
+    }
+
+    async fn build(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.load_identity()?;
         let mut basis = NodeBuilder::new(config, trust.cluster);
         let roles = basis.config.roles();
@@ -53,9 +59,14 @@ impl Node {
         basis.config.apply_cluster_settings(&stores.cluster_info.settings);
         basis.clock.advance_to(stores.cluster_info.cluster_time);
         store_access::apply_cluster_info(&stores.cluster_info, &basis.clock, &basis.random_key);
-        if stores.local_store.is_some() {
+        let has_no_utc = !stores.deferred && stores.cluster_info.utc_ms == 0;
+        if stores.local_store.is_some() || has_no_utc {
             let (rows, wall) = (&*stores.cluster_store, Some(wall_millis()));
-            bootstrap::advance_cluster_time(rows, &basis.clock, wall).await?;
+            match bootstrap::advance_cluster_time(rows, &basis.clock, wall).await {
+                // Another node that started at the same moment has written it.
+                Err(ostraca_catalog::Error::RowConflict(_)) if stores.local_store.is_none() => {}
+                result => result?,
+            }
         }
 
         let wasm = basis.wasm().await?;
@@ -107,6 +118,7 @@ impl Node {
             cluster_store: stores.cluster_store.clone(),
             entity_store: stores.entity_store.clone(),
             local_store: stores.local_store.clone(),
+            database: basis.config.postgres_options().map(|database| database.place()),
             wasm,
             hosts: roles.host,
             loader,

@@ -1,5 +1,5 @@
-//! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, or
-//! unavailable for now.
+//! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, in a
+//! database, or unavailable for now.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
 use crate::error::NodeError;
+use crate::stores::postgres::{self, DatabaseStore};
 use crate::stores::{self, ClusterInfo, LocalStore};
 
 /// How long a start waits for an unavailable store.
@@ -47,6 +48,18 @@ impl StoreHandles {
             entity_store: entities,
             cluster_info: found,
             local_store: Some(sled),
+            deferred: false,
+        }
+    }
+
+    /// The handles for the stores in a database.
+    fn from_database(opened: &DatabaseStore) -> Self {
+        let (rows, entities) = (opened.store.clone(), opened.store.clone());
+        Self {
+            cluster_store: rows,
+            entity_store: entities,
+            cluster_info: opened.cluster_info.clone(),
+            local_store: None,
             deferred: false,
         }
     }
@@ -103,7 +116,24 @@ impl StoreHandles {
     }
 }
 
-/// Connects to another node's store.
+/// Stores outside this process.
+enum Reached {
+    /// In another node.
+    Node(stores::RemoteStore),
+    /// In a database.
+    Database(DatabaseStore),
+}
+
+impl Reached {
+    fn handles(&self) -> StoreHandles {
+        match self {
+            Self::Node(remote) => StoreHandles::from_remote(remote),
+            Self::Database(opened) => StoreHandles::from_database(opened),
+        }
+    }
+}
+
+/// Connects to another node's store, or to a database.
 pub(super) struct StoreConnector {
     pub(super) config: Config,
     pub(super) cluster: ClusterId,
@@ -125,9 +155,9 @@ impl StoreConnector {
         let pool = pool.filter(|_| self.config.roles().gateway);
         let limit = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
         let error = match self.connect(limit).await {
-            Ok(remote) => {
-                let stores = StoreHandles::from_remote(&remote);
-                tasks.spawn(hold_until_shutdown(remote));
+            Ok(reached) => {
+                let stores = reached.handles();
+                self.hold(reached, tasks);
                 return Ok(stores);
             }
             Err(error) => error,
@@ -144,9 +174,22 @@ impl StoreConnector {
         Ok(stores)
     }
 
-    async fn connect(&self, limit: Duration) -> Result<stores::RemoteStore, NodeError> {
+    async fn connect(&self, limit: Duration) -> Result<Reached, NodeError> {
         let Self { config, cluster, dialer, control_runtime: control, .. } = self;
-        stores::connect(config, *cluster, dialer, control, limit).await
+        let Some(options) = config.postgres_options() else {
+            let remote = stores::connect(config, *cluster, dialer, control, limit).await?;
+            return Ok(Reached::Node(remote));
+        };
+        let opened = postgres::open(config, options, *cluster, control, limit).await?;
+        Ok(Reached::Database(opened))
+    }
+
+    /// Keeps what the stores need until the node ends.
+    fn hold(&self, reached: Reached, tasks: &mut JoinSet<()>) {
+        match reached {
+            Reached::Node(remote) => drop(tasks.spawn(hold_until_shutdown(remote))),
+            Reached::Database(opened) => postgres::keep_witness(&self.config, &opened.store, tasks),
+        }
     }
 
     /// Retries until it is connected, and then maintains the connection.
@@ -154,16 +197,16 @@ impl StoreConnector {
         let mut logged = String::new();
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
-                Ok(remote) => {
+                Ok(reached) => {
+                    let stores = reached.handles();
                     // Before any turn can run.
-                    apply_cluster_info(&remote.cluster_info, &self.clock, &self.random_key);
-                    let time = remote.cluster_info.cluster_time;
-                    deferred.set_connected(
-                        time,
-                        remote.cluster_store.clone(),
-                        remote.entity_store.clone(),
-                    );
-                    return hold_until_shutdown(remote).await;
+                    apply_cluster_info(&stores.cluster_info, &self.clock, &self.random_key);
+                    let time = stores.cluster_info.cluster_time;
+                    deferred.set_connected(time, stores.cluster_store, stores.entity_store);
+                    let mut tasks = JoinSet::new();
+                    self.hold(reached, &mut tasks);
+                    while tasks.join_next().await.is_some() {}
+                    return;
                 }
                 Err(error) => {
                     if let NodeError::StoreConnect(ConnectError::Refused(why)) = &error {

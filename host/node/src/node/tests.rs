@@ -20,6 +20,7 @@ async fn a_panic_inside_the_router_ends_the_node() {
         listen: "127.0.0.1:0".parse().expect("an address"),
         shards: 8,
         settings: ClusterSettings::default(),
+        postgres: None,
     };
     init(home.path(), &options).expect("a new node");
     let config = Config::load(&home.path().join("ostraca.toml")).expect("a configuration");

@@ -49,6 +49,7 @@ pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCl
         listen: "127.0.0.1:0".parse().expect("an address"),
         shards: 64,
         settings,
+        postgres: None,
     };
     init(home, &options).expect("a new node")
 }
