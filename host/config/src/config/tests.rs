@@ -25,7 +25,9 @@ fn the_default_text_has_every_setting_with_its_default() {
 
 #[test]
 fn the_default_text_has_optional_settings_as_comments() {
-    let uncommented = Config::default_toml().lines().map(|line| {
+    // A database would replace the role `store`.
+    let lines = Config::default_toml().lines().filter(|line| !line.starts_with("# url = "));
+    let uncommented = lines.map(|line| {
         line.strip_prefix("# ")
             .filter(|it| it.contains(" = ") && !it.contains(". "))
             .unwrap_or(line)
