@@ -33,7 +33,7 @@ use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
 
 /// Number of rounds that must count for each attack.
-const ROUNDS: u64 = 2;
+const ROUNDS: u64 = 1;
 /// Minimum number of commands in doubt when the fault is injected.
 pub const DOUBTFUL: usize = 32;
 /// Replies that left a node before the fault are not in doubt; they arrive within this time.
