@@ -22,9 +22,9 @@ use ostraca_wire::proto::{Envelope, Outcome, Reply};
 use prost::Message;
 
 const GRACE: Duration = Duration::from_secs(20);
-const SESSIONS: u8 = 8;
+const SESSIONS: u8 = 24;
 const MESSAGES: u64 = 256;
-/// Size of a reply in bytes; 2 GB are requested in total.
+/// Size of a reply in bytes; 6 GB are requested in total.
 const REPLY: &str = "1000000";
 /// Maximum memory in bytes that one connection that reads nothing may cost: twice `connection-bytes`, `send-window`,
 /// and what is in flight between the two nodes; the rest is headroom for allocators.
@@ -150,6 +150,7 @@ async fn attack(node: &Node, cluster: &InitializedCluster, others: &[(&str, &Cli
     }
     for Other { name, added, slowest, .. } in going {
         eprintln!("{name}: {added} commands, the slowest took {slowest:?}");
+        assert!(slowest < TIMEOUT, "{name}: {slowest:?}");
     }
     eprintln!("{} MiB more; {refused} refused", (most - before) >> 20);
     most - before
