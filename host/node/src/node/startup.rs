@@ -59,7 +59,10 @@ impl Node {
         basis.config.apply_cluster_settings(&stores.cluster_info.settings);
         basis.clock.advance_to(stores.cluster_info.cluster_time);
         store_access::apply_cluster_info(&stores.cluster_info, &basis.clock, &basis.random_key);
-        let has_no_utc = !stores.deferred && stores.cluster_info.utc_ms == 0;
+        // The first node of a new cluster in a database; elsewhere the store's node has written it.
+        let has_no_utc = basis.config.postgres_options().is_some()
+            && !stores.deferred
+            && stores.cluster_info.utc_ms == 0;
         if stores.local_store.is_some() || has_no_utc {
             let (rows, wall) = (&*stores.cluster_store, Some(wall_millis()));
             match bootstrap::advance_cluster_time(rows, &basis.clock, wall).await {
