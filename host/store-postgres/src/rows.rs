@@ -87,21 +87,23 @@ pub(crate) async fn serve(
     let mut connector = Connector::new(options.clone(), opening, health);
     let mut ops = Vec::new();
     while waiting.recv_many(&mut ops, BATCH).await > 0 {
-        let mut changes = Vec::new();
+        let (mut changes, mut has_changed) = (Vec::new(), false);
         for op in ops.drain(..) {
             match op {
                 RowOp::Cas(cas, to) => changes.push((cas, to)),
                 RowOp::Get(key, to) => {
-                    change(&mut connector, &options, std::mem::take(&mut changes)).await;
+                    let before = std::mem::take(&mut changes);
+                    has_changed |= change(&mut connector, &options, before).await;
                     drop(to.send(get(&mut connector, &options, &key).await));
                 }
                 RowOp::List(prefix, to) => {
-                    change(&mut connector, &options, std::mem::take(&mut changes)).await;
+                    let before = std::mem::take(&mut changes);
+                    has_changed |= change(&mut connector, &options, before).await;
                     drop(to.send(list(&mut connector, &options, &prefix).await));
                 }
             }
         }
-        if change(&mut connector, &options, changes).await {
+        if change(&mut connector, &options, changes).await || has_changed {
             follower.look();
         }
     }
