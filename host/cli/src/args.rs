@@ -73,7 +73,7 @@ pub(crate) enum OutputFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a cluster and its first node; with --join, a node that joins an existing cluster
+    /// Create a cluster and its first node; with --ca, a node that joins an existing cluster
     Init(Init),
     /// Run a node until SIGTERM or SIGINT; a second signal stops it immediately
     Run(Run),
@@ -152,7 +152,7 @@ pub(crate) struct Init {
     /// The cluster's name
     #[arg(long, value_name = "NAME", default_value = "ostraca", conflicts_with = "ca")]
     pub(crate) cluster: String,
-    /// The node's name [default: node-1; with --join, the directory's]
+    /// The node's name [default: node-1; with --ca, the directory's]
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
     /// The address to listen on

@@ -2,4 +2,34 @@
 //! port and in a directory of its own, and ends with its value.
 #![allow(clippy::missing_panics_doc, reason = "a test that lacks its server fails by panicking")]
 
+pub mod certificates;
+pub mod etcd;
 pub mod postgres;
+pub mod proxy;
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Finds a program, or installs Debian's packages with it if this process may do so.
+fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> T {
+    // Two installations at once would refuse each other.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    find().unwrap_or_else(|| {
+        let hint = format!("tests need {name}: sudo apt-get install {}", packages.join(" "));
+        assert!(nix::unistd::geteuid().is_root(), "{hint}");
+        for arguments in [&["update"][..], &["install", "-y", "--no-install-recommends"]] {
+            let wanted = packages.iter().take(if arguments.len() > 1 { packages.len() } else { 0 });
+            let mut command = Command::new("apt-get");
+            let status = command.args(arguments).args(wanted).status().expect("apt-get");
+            assert!(status.success(), "{hint}");
+        }
+        find().expect(&hint)
+    })
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
+}

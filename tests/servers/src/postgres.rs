@@ -1,7 +1,6 @@
 //! A PostgreSQL server for tests, from Debian's package: its own directory, port and user. It ends with the value.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,19 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The directory with the server's programs; installs the package if this process may do so.
 fn programs() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        find().unwrap_or_else(|| {
-            let hint = "tests need PostgreSQL: sudo apt-get install postgresql";
-            assert!(nix::unistd::geteuid().is_root(), "{hint}");
-            for arguments in
-                [&["update"][..], &["install", "-y", "--no-install-recommends", "postgresql"]]
-            {
-                let status = Command::new("apt-get").args(arguments).status().expect("apt-get");
-                assert!(status.success(), "{hint}");
-            }
-            find().expect(hint)
-        })
-    })
+    FOUND.get_or_init(|| crate::find_or_install("PostgreSQL", &["postgresql"], find))
 }
 
 fn find() -> Option<PathBuf> {
@@ -66,11 +53,6 @@ fn give_to_server(path: &Path) {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").port()
-}
-
 impl Server {
     /// Starts a new server with these settings, one a line.
     #[must_use]
@@ -101,7 +83,7 @@ impl Server {
             give_to_server(&path);
         }
         let mut server =
-            Self { process: None, dir, port: free_port(), databases: AtomicU32::new(0) };
+            Self { process: None, dir, port: crate::free_port(), databases: AtomicU32::new(0) };
         server.run();
         server
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::proxy::Proxy;
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use ostraca_core::codec;
@@ -18,6 +17,7 @@ use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_store_postgres::{OpenError, Options, PostgresStore};
 use ostraca_test_servers::postgres::Server;
+use ostraca_test_servers::proxy::Proxy;
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// A lease, which a stopped client must not outlast.
@@ -78,7 +78,10 @@ async fn create(server: &Server) -> (PostgresStore, String) {
 
 /// A store behind a proxy, with one connection that writes.
 async fn behind(proxy: &Proxy, database: &str) -> PostgresStore {
-    let options = Options { writers: 1, ..Options::new(url(proxy.port(), database)) };
+    // The proxy counts bytes: only those of the calls may pass.
+    let watch_interval = Duration::from_secs(3600);
+    let options =
+        Options { writers: 1, watch_interval, ..Options::new(url(proxy.port(), database)) };
     PostgresStore::open(options).await.expect("the store")
 }
 

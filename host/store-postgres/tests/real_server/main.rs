@@ -3,5 +3,4 @@
 
 mod conformance;
 mod faults;
-mod proxy;
 mod rows;

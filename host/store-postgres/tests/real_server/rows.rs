@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::proxy::Proxy;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoreError};
 use ostraca_store_postgres::{OpenError, Options, PostgresStore, Tls};
+use ostraca_test_servers::certificates::certificates;
 use ostraca_test_servers::postgres::Server;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use ostraca_test_servers::proxy::Proxy;
 use tokio::time::timeout;
 
 const CLUSTER: ClusterId = ClusterId(7);
@@ -118,19 +118,6 @@ async fn r5_rows_that_went_back_stop_the_store() {
     }
     let refused = store.compare_and_set(cas("a", Some(written), "2")).await;
     assert!(matches!(refused, Err(CompareAndSetError::Store(StoreError::Stopped(_)))));
-}
-
-/// An authority, and a certificate for a host with its key, in PEM form.
-fn certificates(host: &str) -> (String, String, String) {
-    let key = KeyPair::generate().expect("a key");
-    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = authority.self_signed(&key).expect("a certificate");
-    let issuer = Issuer::new(authority, key);
-    let own = KeyPair::generate().expect("a key");
-    let leaf = CertificateParams::new(vec![host.into()]).expect("parameters");
-    let leaf = leaf.signed_by(&own, &issuer).expect("a certificate");
-    (ca.pem(), leaf.pem(), own.serialize_pem())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,6 @@
 //! Admission: only certificates of the cluster are accepted, and a refusal says what to do.
 
-mod common;
-
-use common::{Node, authority, in_time, limits, one};
+use crate::common::{Node, authority, in_time, limits, one};
 use ostraca_ca::Ca;
 use ostraca_wire::Error;
 use ostraca_wire::dial::Dialer;

@@ -1,5 +1,4 @@
 //! An echoing node with short deadlines, and a client that can send anything.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod peers;
 

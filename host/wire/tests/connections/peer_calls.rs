@@ -1,12 +1,10 @@
 //! Calls between nodes: in order, concurrent, bounded, and each of them ends.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::in_time;
+use crate::common::peers::{PeerNode, pair, until};
 use bytes::Bytes;
-use common::in_time;
-use common::peers::{PeerNode, pair, until};
 use futures::future::join_all;
 use ostraca_wire::Error;
 use ostraca_wire::peer::rpc_client::RpcClient;
@@ -78,7 +76,7 @@ async fn a_broken_link_ends_every_request_and_accepts_no_more() {
         until(|| !two.streams.ended.lock().expect("ended").is_empty()).await;
 
         // The same happens if the other node stops.
-        let (_link, calls) = crate::calls(&one, &two).await;
+        let (_link, calls) = self::calls(&one, &two).await;
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 21).await;
         let streams = two.streams.clone();

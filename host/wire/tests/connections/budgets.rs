@@ -1,10 +1,8 @@
 //! What a node holds for its clients remains within its budgets, whatever they send and do not read.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Node, envelope, in_time, limits, next, one};
+use crate::common::{Node, envelope, in_time, limits, next, one};
 use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::dial::ClientConnection;
 use ostraca_wire::framed::{FrameReader, FrameWriter};

@@ -1,11 +1,9 @@
 //! Messages that nodes forward to each other: each is answered, their number is bounded, and none is forgotten.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::peers::{PeerNode, Sink, forward, pair, small, until};
-use common::{authority, frame, in_time};
+use crate::common::peers::{PeerNode, Sink, forward, pair, small, until};
+use crate::common::{self, authority, frame, in_time};
 use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::frame::FrameBuffer;
 use ostraca_wire::peer::forwarding::{Forward, MessageLink};
@@ -204,7 +202,7 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
         assert_eq!(batch.len(), 1);
 
         // Dropping the sending half ends the link; what was not handed over was not sent.
-        let (_link, messages, sink) = crate::link(&one, &two).await;
+        let (_link, messages, sink) = self::link(&one, &two).await;
         messages.send(&mut vec![forward(7, "hold", b"")]).expect("capacity");
         drop(messages);
         until(|| sink.lost.lock().expect("lost").is_some()).await;

@@ -1,11 +1,9 @@
 //! Bad input from clients with a certificate: it gets a stable code, affects only its own stream or connection, and
 //! another client is served right after it.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Node, envelope, frame, framed, in_time, nested, next, one, session_open};
+use crate::common::{Node, envelope, frame, framed, in_time, nested, next, one, session_open};
 use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::framed::FrameReader;

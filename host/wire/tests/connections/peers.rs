@@ -1,13 +1,11 @@
 //! Which nodes are peers: nodes of the cluster that agree where they must, each identified by its certificate.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::peers::{PeerNode, pair, peer_descriptor, small, until};
-use common::{authority, frame, in_time};
+use crate::common::peers::{PeerNode, pair, peer_descriptor, small, until};
+use crate::common::{self, authority, frame, in_time};
 use ostraca_ca::Ca;
 use ostraca_codes::codes;
 use ostraca_core::ids::Incarnation;

@@ -1,6 +1,5 @@
 //! Nodes that serve each other's streams: calls that echo, hold or get a large response, and messages that echo, hold,
 //! are dropped, or are queries with a reply of the size in their body ("big").
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
