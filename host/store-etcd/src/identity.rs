@@ -54,15 +54,22 @@ impl StoreValue {
     }
 
     fn decode(stored: &KeyValue) -> Result<Self, OpenError> {
-        let corrupt = |error: serde_json::Error| OpenError::Corrupt {
+        let unreadable = |why: String| OpenError::Corrupt {
             key: String::from_utf8_lossy(&stored.key).into_owned(),
-            why: error.to_string(),
+            why,
         };
+        let corrupt = |error: serde_json::Error| unreadable(error.to_string());
         let AnyFormat { format } = serde_json::from_slice(&stored.value).map_err(corrupt)?;
         if format > FORMAT {
             return Err(OpenError::NewerFormat { found: format, known: FORMAT });
         }
-        serde_json::from_slice(&stored.value).map_err(corrupt)
+        let value: Self = serde_json::from_slice(&stored.value).map_err(corrupt)?;
+        for id in [&value.store, &value.cluster] {
+            if u128::from_str_radix(id, 16).is_err() {
+                return Err(unreadable(format!("`{id}` is no id")));
+            }
+        }
+        Ok(value)
     }
 
     fn cluster(&self) -> ClusterId {
@@ -70,6 +77,7 @@ impl StoreValue {
     }
 }
 
+/// An id that [`StoreValue::decode`] has checked.
 fn id(text: &str) -> u128 {
     u128::from_str_radix(text, 16).unwrap_or_default()
 }
@@ -200,5 +208,8 @@ mod tests {
         let newer = StoreValue::decode(&stored(r#"{"format":2,"x":1}"#));
         assert!(matches!(newer, Err(OpenError::NewerFormat { found: 2, known: 1 })));
         assert!(matches!(StoreValue::decode(&stored("x")), Err(OpenError::Corrupt { .. })));
+        let no_id = r#"{"format":1,"store":"7","cluster":"what?","cluster-name":"c","open-count":2,"openings":[]}"#;
+        let refused = StoreValue::decode(&stored(no_id)).expect_err("refused");
+        assert!(refused.to_string().contains("`what?` is no id"), "{refused}");
     }
 }

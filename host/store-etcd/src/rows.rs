@@ -87,10 +87,10 @@ impl RowQueue {
 
 /// Serves the calls.
 pub(crate) struct Server {
-    pub(crate) options: Arc<Options>,
-    pub(crate) members: Members,
-    pub(crate) layout: Layout,
-    pub(crate) health: Health,
+    options: Arc<Options>,
+    members: Members,
+    layout: Layout,
+    health: Health,
     /// The nonce of the next write. The upper half is random, for this process.
     nonce: u128,
 }
