@@ -5,6 +5,8 @@
 //! remembered is started again in the same way. Recovery gets only slots that nothing else wants, and evicts nothing;
 //! an entity that finds no slot keeps its mark, and is tried again.
 
+mod pending;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use super::context::Context;
 use super::{Action, Entity, Machine, Mutation};
 use crate::shard::StopReason;
 use crate::shard::entity::Stage;
+use pending::PendingStarts;
 
 /// Maximum number of pages of entities in memory. Beyond that, all marks are read again later.
 const PAGES: usize = 4;
@@ -29,8 +32,7 @@ pub(super) struct Recovery {
     last_scan: u64,
     /// When a failed scan is repeated, on the node's clock.
     retry_at: Option<u64>,
-    /// The entities to start, by the time before which they must not be started, on the node's clock.
-    pending: BTreeSet<(u64, Entity)>,
+    pending: PendingStarts,
     /// The entities that are being started.
     starting: BTreeSet<Entity>,
     /// When the next entity may be started, on the node's clock, in microseconds.
@@ -55,7 +57,7 @@ impl Recovery {
 
     /// Whether the entity waits to be started.
     pub(super) fn awaits(&self, entity: &Entity) -> bool {
-        self.starting.contains(entity) || self.pending.iter().any(|(_, other)| other == entity)
+        self.starting.contains(entity) || self.pending.contains(entity)
     }
 
     /// Reads the next page if few entities are left.
@@ -67,8 +69,8 @@ impl Recovery {
         let waits = self.retry_at.is_some_and(|at| at > context.mono());
         let Some(from) = self.unread.clone() else { return };
         // Those that wait for a pause do not count: they must not keep others from being read.
-        let due = self.pending.iter().take_while(|(at, _)| *at <= context.mono());
-        if self.scan.is_some() || waits || due.take(page).count() > page / 2 {
+        let due = self.pending.count_due(context.mono(), page);
+        if self.scan.is_some() || waits || due > page / 2 {
             return;
         }
         self.last_scan += 1;
@@ -99,12 +101,12 @@ impl Recovery {
         }
     }
 
-    /// Adds an entity, which is not started before `at`. If there are too many, the one that would be started last is
-    /// dropped.
+    /// Adds an entity, which is not started before `at`, or before its earlier time if it waits already. If there are
+    /// too many, the one that would be started last is dropped.
     fn add(&mut self, context: &Context, at: u64, entity: Entity) {
-        self.pending.insert((at, entity));
+        self.pending.add(at, entity);
         if self.pending.len() > PAGES * context.settings.timer_page.max(2) {
-            self.pending.pop_last();
+            self.pending.drop_last();
             self.reread_at.get_or_insert(context.mono() + REREAD_MS);
         }
     }
@@ -135,9 +137,7 @@ impl Recovery {
         if self.passed_over.remove(entity_type) {
             self.reset();
         }
-        let paused = |(at, entity): &(u64, Entity)| *at > 0 && *entity.entity_type == *entity_type;
-        let ended: Vec<_> = self.pending.extract_if(.., paused).collect();
-        self.pending.extend(ended.into_iter().map(|(_, entity)| (0, entity)));
+        self.pending.end_pauses(entity_type);
     }
 
     /// Starts nothing for a while, because the store failed.
@@ -153,10 +153,10 @@ impl Recovery {
         if full || self.next_start > now.saturating_mul(1_000) || self.paused_until > now {
             return None;
         }
-        if self.pending.first().is_none_or(|(at, _)| *at > now) {
+        if self.pending.first_time().is_none_or(|at| at > now) {
             return None;
         }
-        let (_, entity) = self.pending.pop_first()?;
+        let entity = self.pending.pop_first()?;
         if let Some(pause) = 1_000_000_u64.checked_div(settings.recovery_rate.into()) {
             self.next_start = self.next_start.max(now.saturating_mul(1_000)) + pause;
         }
@@ -167,10 +167,9 @@ impl Recovery {
     fn next_wake(&self, context: &Context) -> Option<u64> {
         let now = context.mono();
         let full = self.starting.len() >= context.settings.recovery_starts.max(1);
-        let start = self.pending.first().filter(|_| !full);
-        let start = start.map(|(at, _)| {
-            (*at).max(self.next_start.div_ceil(1_000)).max(self.paused_until).max(now)
-        });
+        let start = self.pending.first_time().filter(|_| !full);
+        let start =
+            start.map(|at| at.max(self.next_start.div_ceil(1_000)).max(self.paused_until).max(now));
         // What has passed waits for something other than time.
         let later = |at: &u64| *at > now;
         let rereads = self.reread_at.filter(|_| self.unread.is_none());

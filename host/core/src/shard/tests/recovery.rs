@@ -250,3 +250,34 @@ fn k31_recovery_waits_for_the_revision_that_an_entity_needs() {
     harness.deploy_type("counter", 9);
     assert_eq!(harness.loading(), [named(0)]);
 }
+
+#[test]
+fn k31_an_entity_that_restarts_often_displaces_no_other() {
+    let settings = Settings {
+        timer_page: 2,
+        recovery_starts: 1,
+        instance_slot_timeout: 100,
+        ..Settings::default()
+    };
+    let mut harness = recovering(settings, marks(1));
+    // The only place of recovery belongs to an entity that waits for a slot.
+    let load = harness.next_action();
+    harness.answer_load(&load);
+    // Meanwhile messages start another remembered entity, which fails each time: as often as there is space.
+    for sequence in 1..=8 {
+        harness.now += 1;
+        let template = harness.template();
+        let id = MessageId { sequence, ..template.id };
+        harness.post(Message { target: named(1), id, ..template });
+        harness.start(&named(1), turn(GuestReply::Result(Bytes::new()), false));
+        harness.trap();
+    }
+    // The first one gets no slot in time, and is tried again later.
+    harness.tick(1_100);
+    assert!(harness.machine.awaits_recovery(&named(0)), "it has not been forgotten");
+    assert_eq!(harness.loading(), [named(1)]);
+    harness.start(&named(1), turn(GuestReply::Result(Bytes::new()), false));
+    harness.tick(2_100);
+    assert_eq!(harness.loading(), [named(0)]);
+    assert_eq!(harness.mark_scans.len(), 1, "no mark is read again");
+}
