@@ -85,7 +85,7 @@ pub(crate) async fn drive(
         if let Err(error) = happened {
             info!(%error, session = %shared.id, "session stream failed");
             stream = None;
-            ledger.connection_lost();
+            ledger.connection_lost(Instant::now());
             not_before = Instant::now() + reopen.next_pause();
         }
     }

@@ -124,6 +124,8 @@ pub struct Ledger<W> {
     completed: Vec<(W, Result<Reply, CallError>)>,
     /// Set from the time a message is sent until an entity answers or the connection is lost.
     stall: Option<Stall>,
+    /// How long the same stall lasted on connections that were lost: no entity has answered since.
+    stalled_before: Duration,
     /// Why nothing can be sent now; `None` if messages can be sent.
     not_connected: Option<Problem>,
     /// The highest creation time of a restamped message.
@@ -153,6 +155,7 @@ impl<W> Ledger<W> {
             bytes_in_flight: 0,
             completed: Vec::new(),
             stall: None,
+            stalled_before: Duration::ZERO,
             not_connected: None,
             highest_restamp: 0,
             noise: JitterRng::new(seed),
@@ -228,9 +231,12 @@ impl<W> Ledger<W> {
         self.calls.insert(sequence, call);
     }
 
-    /// Handles the loss of the connection: what was in flight is in doubt, and everything is sent again, in order.
-    pub fn connection_lost(&mut self) {
-        self.stall = None;
+    /// Handles the loss of the connection: what was in flight is in doubt, and everything is sent again, in order. A
+    /// stall continues on the next connection; the time without one does not count.
+    pub fn connection_lost(&mut self, now: Instant) {
+        if let Some(stall) = self.stall.take() {
+            self.stalled_before = now.saturating_duration_since(stall.since);
+        }
         self.messages_in_flight = 0;
         self.bytes_in_flight = 0;
         self.orphaned_copies.clear();

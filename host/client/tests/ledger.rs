@@ -58,7 +58,7 @@ fn a_broken_connection_resends_all_in_order_with_new_after() {
     }
     assert_eq!(sent(&mut ledger, now), [(1, 0, 1), (2, 1, 1), (3, 2, 1)]);
     ledger.on_reply(reply(2, Outcome::Result, "", false), now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     let later = now + Duration::from_secs(2);
     let first = ledger.next_to_send(later).expect("first").clone();
     assert_eq!((first.sequence, first.created_ms, first.remaining_ms), (1, 100, 8_000));
@@ -88,7 +88,7 @@ fn r17_every_copy_has_the_same_creation_time() {
     let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     assert_eq!(stamps(&mut ledger, now), [(1, 100)]);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     assert_eq!(stamps(&mut ledger, now + DEADLINE / 2), [(1, 100)]);
     ledger.on_reply(reply(1, Outcome::Unknown, "store-unknown", true), now + DEADLINE / 2);
     assert_eq!(stamps(&mut ledger, now + DEADLINE * 3 / 4), [(1, 100)]);
@@ -120,7 +120,7 @@ fn r17_a_restamped_message_keeps_its_stamp_when_resent() {
     ledger.on_reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500)]);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     assert_eq!(stamps(&mut ledger, later), [(1, 500)], "in doubt, it keeps its stamp");
     assert_eq!(ledger.take_completed().count(), 0);
 }
@@ -142,12 +142,33 @@ fn r17_a_message_in_doubt_is_never_restamped() {
     let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     stamps(&mut ledger, now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     stamps(&mut ledger, now);
     ledger.on_reply(too_old(1, 500), now);
     let (_, outcome) = ledger.take_completed().next().expect("it ends immediately");
     let Err(CallError::Unknown { id, code, .. }) = outcome else { panic!("{outcome:?}") };
     assert_eq!((id.created_ms, &*code), (100, "too-old"));
+}
+
+#[test]
+fn a_stall_continues_when_the_connection_is_lost() {
+    let (mut ledger, start) = (new_ledger(), Instant::now());
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let stuck = |since| Some(Stall { since, rejected_by_gateway: false });
+    ledger.push(1, message("a", start), 1);
+    sent(&mut ledger, start);
+    ledger.on_reply(reply(1, Outcome::NotRun, "no-owner", true), start);
+    ledger.connection_lost(after(1));
+    sent(&mut ledger, after(3));
+    assert_eq!(ledger.stall(), stuck(after(2)), "1 s on the lost connection; 2 s had none");
+    ledger.connection_lost(after(4));
+    sent(&mut ledger, after(4));
+    assert_eq!(ledger.stall(), stuck(after(2)), "the times on lost connections add up");
+    ledger.on_reply(reply(1, Outcome::NotRun, "mailbox-full", true), after(4));
+    assert!(ledger.is_progressing(), "an entity's reply ends the stall");
+    ledger.connection_lost(after(5));
+    sent(&mut ledger, after(6));
+    assert_eq!(ledger.stall(), stuck(after(6)), "a new stall");
 }
 
 #[test]
@@ -184,7 +205,7 @@ fn r17_a_query_in_doubt_delays_no_restamp() {
     ledger.push(2, query, 2);
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100)]);
     ledger.on_reply(too_old(1, 500), now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500), (2, 100)], "all copies of 2 have one stamp");
 }
@@ -202,7 +223,7 @@ fn r17_a_restamp_uses_the_time_of_a_later_message_in_doubt() {
     assert_eq!(stamps(&mut ledger, now), [(1, 100), (2, 100), (3, 300)]);
     ledger.on_reply(too_old(1, 500), now);
     ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     let later = now + Duration::from_secs(1);
     // 3 waits for 1 at the entity: without this, neither would ever run.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300), (3, 300)]);
@@ -254,7 +275,7 @@ fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
     let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     sent(&mut ledger, now);
     ledger.on_reply(reply(1, Outcome::NotRun, "unknown-method", false), now);
     assert_eq!(ledger.take_completed().count(), 0);
@@ -467,7 +488,7 @@ proptest! {
                 Step::Reply(..) => {}
                 Step::Break => {
                     doubt.extend(flight.drain(..));
-                    ledger.connection_lost();
+                    ledger.connection_lost(now);
                 }
                 Step::Pass(by) => {
                     now += Duration::from_millis(u64::from(by));

@@ -157,7 +157,7 @@ fn r17_a_restamp_takes_only_a_later_time() {
 fn r17_an_earlier_given_up_message_blocks_no_restamp() {
     let now = Instant::now();
     let mut ledger = out(1, now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     let later = now + DEADLINE;
     ledger.tick(later);
     assert_eq!(ended(&mut ledger), [1], "given up");
@@ -174,7 +174,7 @@ fn r17_an_earlier_given_up_message_blocks_no_restamp() {
 fn a_reply_to_an_earlier_copy_counts_only_if_final() {
     let now = Instant::now();
     let mut ledger = out(1, now);
-    ledger.connection_lost();
+    ledger.connection_lost(now);
     ledger.on_reply(reply(1, Outcome::NotRun, false, 0), now);
     assert_eq!(ended(&mut ledger), [0_u64; 0], "the reply is to an obsolete copy");
     assert!(!ledger.is_empty());
@@ -213,7 +213,7 @@ fn a_given_up_message_bounds_settled_by_time_and_count() {
     let now = Instant::now();
     let settled = |passed: Duration, pushed: u64| {
         let mut ledger = out(1, now);
-        ledger.connection_lost();
+        ledger.connection_lost(now);
         ledger.tick(now + DEADLINE);
         let at = now + DEADLINE + passed;
         ledger.set_limits(SessionLimits { messages: 10_000, ..SessionLimits::default() });

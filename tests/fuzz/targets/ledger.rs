@@ -102,7 +102,7 @@ fuzz_target!(|data: &[u8]| {
                 ledger.on_reply(reply, now);
             }
             6 => {
-                ledger.connection_lost();
+                ledger.connection_lost(now);
                 for sequence in std::mem::take(&mut model.out) {
                     model.open.entry(sequence).and_modify(|doubt| *doubt = true);
                 }

@@ -114,6 +114,7 @@ impl<W> Ledger<W> {
             }
         } else if by_entity || !is_one_of(code, &AMBIGUOUS) {
             self.stall = None;
+            self.stalled_before = Duration::ZERO;
         }
     }
 

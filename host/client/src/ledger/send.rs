@@ -40,7 +40,8 @@ impl<W> Ledger<W> {
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
         // Starts a new stall, unless one is in progress.
-        self.stall.get_or_insert(Stall { since: now, rejected_by_gateway: false });
+        let since = now.checked_sub(self.stalled_before).unwrap_or(now);
+        self.stall.get_or_insert(Stall { since, rejected_by_gateway: false });
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;
         Some(&call.message.envelope)

@@ -336,8 +336,9 @@ impl World {
     /// Handles the loss of a client's connection.
     pub(super) fn disconnected(&mut self, client: usize) {
         self.clients[client].connection = None;
+        let now = self.instant();
         for session in self.clients[client].sessions.clone() {
-            self.sessions[session].session.ledger.connection_lost();
+            self.sessions[session].session.ledger.connection_lost(now);
             self.drive(session);
         }
     }

@@ -194,6 +194,7 @@ impl World {
             return;
         }
         self.tally.count("fault: connection broken");
+        let now = self.instant();
         let it = &mut self.clients[client];
         it.line += 1;
         for (sequence, sent) in &it.session.unresolved {
@@ -202,7 +203,7 @@ impl World {
                 it.doubts.insert(*sequence);
             }
         }
-        it.session.ledger.connection_lost();
+        it.session.ledger.connection_lost(now);
         self.drive(client);
     }
 
