@@ -28,8 +28,10 @@ pub(crate) struct StatusReporter {
     pub(crate) store_identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
     /// The store, if it is in this process.
     pub(crate) local_store: Option<Arc<SledStore>>,
-    /// The database with the stores, in words.
+    /// The database with the state of entities, in words.
     pub(crate) database: Option<String>,
+    /// The etcd with the cluster's rows, in words.
+    pub(crate) etcd: Option<String>,
     /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
@@ -209,18 +211,22 @@ impl StatusReporter {
                 ));
             }
         }
+        let mut store = match (&self.local_store, &self.database) {
+            (Some(store), _) => format!("sled at {}", store.dir().display()),
+            (None, Some(database)) => database.clone(),
+            (None, None) if cluster.store_node.is_empty() => "another node's".into(),
+            (None, None) => format!("of node {}", cluster.store_node),
+        };
+        if let Some(etcd) = &self.etcd {
+            store = format!("{store}; the cluster's rows: {etcd}");
+        }
         let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
         proto::Status {
             cluster_id: identity.cluster.to_string(),
             node: self.node.to_string(),
             incarnation: incarnation.to_string(),
             uptime_ms: self.clock.uptime(),
-            store: match (&self.local_store, &self.database) {
-                (Some(store), _) => format!("sled at {}", store.dir().display()),
-                (None, Some(database)) => database.clone(),
-                (None, None) if cluster.store_node.is_empty() => "another node's".into(),
-                (None, None) => format!("of node {}", cluster.store_node),
-            },
+            store,
             metrics,
             info,
             problems,

@@ -7,14 +7,18 @@ use ostraca_store::ClusterStore;
 use crate::clock::ClusterClock;
 use crate::error::Error;
 use crate::pool::HASH;
-use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SecretRow, SettingsRow, TimeRow};
+use crate::rows::{
+    self, ClusterRow, FORMAT, PoolRow, SecretRow, SettingsRow, StoreRange, StoresRow, TimeRow,
+};
 
-/// Writes the rows that never change during the cluster's lifetime.
+/// Writes the rows that never change during the cluster's lifetime. `state` is the id of the store with the state of
+/// entities.
 ///
 /// # Errors
 /// [`Error::Store`], [`Error::RowConflict`] if the cluster already has them.
 pub async fn initialize_cluster(
     store: &dyn ClusterStore,
+    state: u128,
     shards: u32,
     settings: &ClusterSettings,
 ) -> Result<(), Error> {
@@ -26,6 +30,9 @@ pub async fn initialize_cluster(
         &PoolRow { hash: HASH.into(), shards, extensions: Extensions::default() },
     )
     .await?;
+    let ranges = vec![StoreRange { first_shard: 0, store_id: state }];
+    let stores = StoresRow { ranges, extensions: Extensions::default() };
+    rows::write(store, &rows::stores_key(), None, &stores).await?;
     rows::write(store, rows::SETTINGS, None, &SettingsRow::new(settings, 1, None)).await?;
     rows::write(store, rows::TIME, None, &TimeRow::default()).await?;
     Ok(())

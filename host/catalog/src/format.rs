@@ -85,7 +85,7 @@ mod tests {
     #[tokio::test]
     async fn the_format_is_raised_only_when_every_live_node_reads_it() {
         let store = MemoryStore::new(1, ClusterId(1), "test");
-        bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+        bootstrap::initialize_cluster(&store, 9, 8, &ClusterSettings::default())
             .await
             .expect("founded");
         let next = FORMAT + 1;
@@ -109,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn an_interrupted_raise_keeps_older_nodes_out_and_resumes() {
         let store = MemoryStore::new(1, ClusterId(1), "test");
-        bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+        bootstrap::initialize_cluster(&store, 9, 8, &ClusterSettings::default())
             .await
             .expect("founded");
         let (row, revision) =

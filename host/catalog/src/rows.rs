@@ -169,6 +169,25 @@ pub struct PoolRow {
     pub extensions: Extensions<Self>,
 }
 
+/// `stores/<pool>`: which stores have the state of the pool's shards. Missing in clusters that were created before it
+/// existed: their state is in the store of the rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoresRow {
+    /// In ascending order of shards; the first begins at shard 0.
+    pub ranges: Vec<StoreRange>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The shards of a pool whose state is in one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRange {
+    /// The first of them; the last is the one before the next range.
+    pub first_shard: u32,
+    /// The store's id (R5).
+    pub store_id: u128,
+}
+
 /// `types/<namespace>/<type>`: the current deployment. Nodes that run no entities use it to route messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRow {
@@ -283,7 +302,7 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, StoresRow);
 
 /// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
 const LAST_REVISION: u32 = 60;
@@ -329,6 +348,11 @@ impl TypeRow {
     pub(crate) const INACTIVE: u32 = 6;
     /// The field with the rollout of the current revision ([`StoredRollout`](crate::rollout::StoredRollout)); absent if all entities run it.
     pub(crate) const ROLLOUT: u32 = 8;
+}
+
+/// The key of the row that says which stores have the state of the pool's shards.
+pub fn stores_key() -> String {
+    format!("stores/{POOL}")
 }
 
 /// The key of the pool's row.

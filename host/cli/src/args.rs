@@ -74,7 +74,7 @@ pub(crate) enum OutputFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a cluster and its first node; with --ca, a node that joins an existing cluster
-    Init(Init),
+    Init(Box<Init>),
     /// Run a node until SIGTERM or SIGINT; a second signal stops it immediately
     Run(Run),
     /// Run a development node; with DIR, build and deploy that project on every save
@@ -145,7 +145,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("way_to_join").args(["join", "postgres"])))]
+#[command(group(clap::ArgGroup::new("way_to_join").args(["join", "postgres", "etcd"]).multiple(true)))]
 pub(crate) struct Init {
     /// Directory to create the node in; must be empty or not exist yet
     pub(crate) dir: PathBuf,
@@ -165,21 +165,24 @@ pub(crate) struct Init {
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "ca")]
     pub(crate) set: Vec<(String, String)>,
     /// Address of a node whose cluster the new node joins; may be repeated
-    #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
+    #[arg(long, value_name = "HOST:PORT", requires = "ca", conflicts_with_all = ["postgres", "etcd"],
+          value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
     /// Keep the cluster's state in this PostgreSQL database, such as "host=HOST user=USER dbname=DATABASE"; with --ca,
     /// the new node joins the cluster in it
-    #[arg(long, value_name = "URL", conflicts_with = "join")]
+    #[arg(long, value_name = "URL")]
     pub(crate) postgres: Option<String>,
     /// File with the password for the database
     #[arg(long, value_name = "FILE", requires = "postgres")]
     pub(crate) postgres_password_file: Option<PathBuf>,
     /// Encryption of the connections to the database; required unless it is on this machine
     #[arg(long, value_name = "MODE", requires = "postgres", value_enum)]
-    pub(crate) postgres_tls: Option<PostgresTls>,
+    pub(crate) postgres_tls: Option<TlsMode>,
     /// PEM file with the authority of the database's certificate [default: the public authorities]
     #[arg(long, value_name = "FILE", requires = "postgres")]
     pub(crate) postgres_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
     /// Directory of the cluster's authority, with ca.pem and ca.key: the new node joins that cluster
     #[arg(long, value_name = "DIR", requires = "way_to_join")]
     pub(crate) ca: Option<PathBuf>,
@@ -189,9 +192,49 @@ pub(crate) struct Init {
     pub(crate) roles: Vec<NodeRole>,
 }
 
-/// Encryption of the connections to a database.
+/// Where etcd is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EtcdArgs {
+    /// Keep the cluster's rows (nodes, leases, owners of shards, deployments) in etcd: a member, or several separated by
+    /// commas; with --ca, the new node joins the cluster in it
+    #[arg(long = "etcd", id = "etcd", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) endpoints: Vec<String>,
+    /// What all keys in etcd start with [default: ostraca/]
+    #[arg(long = "etcd-prefix", value_name = "PREFIX", requires = "etcd")]
+    pub(crate) prefix: Option<String>,
+    /// User to log in to etcd as
+    #[arg(long = "etcd-user", value_name = "NAME", requires = "etcd")]
+    pub(crate) user: Option<String>,
+    /// File with the password for etcd
+    #[arg(long = "etcd-password-file", value_name = "FILE", requires = "etcd")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Encryption of the connections to etcd; required unless it is on this machine
+    #[arg(long = "etcd-tls", value_name = "MODE", requires = "etcd", value_enum)]
+    pub(crate) tls: Option<TlsMode>,
+    /// PEM file with the authority of the certificates of etcd's members [default: the public authorities]
+    #[arg(long = "etcd-ca-file", value_name = "FILE", requires = "etcd")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// PEM file with the certificate to show to etcd
+    #[arg(
+        long = "etcd-certificate-file",
+        id = "etcd_certificate",
+        value_name = "FILE",
+        requires = "etcd_key"
+    )]
+    pub(crate) certificate_file: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(
+        long = "etcd-key-file",
+        id = "etcd_key",
+        value_name = "FILE",
+        requires = "etcd_certificate"
+    )]
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+/// Encryption of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PostgresTls {
+pub(crate) enum TlsMode {
     /// TLS; the server's certificate must carry its host's name
     Verify,
     /// None
@@ -246,10 +289,13 @@ pub(crate) enum ConfigCommand {
         /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
     },
-    /// Check a configuration
+    /// Check a configuration, and that PostgreSQL and etcd answer if it names them
     Check {
         /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
+        /// Check the file alone
+        #[arg(long)]
+        offline: bool,
     },
     /// Print every setting with its default and meaning
     Default,

@@ -25,6 +25,7 @@ pub use crate::user_file::UserFileError as ConfigError;
 
 mod check;
 mod cluster_settings;
+mod etcd;
 mod file;
 mod guests;
 mod node_sections;
@@ -51,7 +52,7 @@ pub struct Config {
     /// `host:port` addresses that are announced to clients. Default: none, which announces the listening address.
     pub advertise: Vec<String>,
     /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
-    /// `store`, or the cluster's stores are in PostgreSQL.
+    /// `store`, or the cluster's rows are in etcd or PostgreSQL.
     pub join: Vec<String>,
     /// The shard count that the pool must have when this node joins. Default: `None`, which accepts any.
     pub expected_shards: Option<u32>,
@@ -115,7 +116,7 @@ impl Config {
             file.join = join.to_vec();
         }
         let names_roles = text.parse::<toml::Table>().is_ok_and(|keys| keys.contains_key("roles"));
-        if file.postgres.url.is_some() && !names_roles {
+        if file.has_database() && !names_roles {
             file.roles.retain(|role| *role != Role::Store);
         }
         check::file(&input, &file)?;
@@ -183,8 +184,8 @@ impl Config {
         let found = identity.principal();
         // A joining node with another cluster's authority is refused by the other side. A node that joins no other
         // must check its authority itself.
-        let foreign = (self.roles().store || self.file.postgres.url.is_some())
-            && found.cluster != trust.cluster;
+        let foreign =
+            (self.roles().store || self.has_rows_outside()) && found.cluster != trust.cluster;
         if found.kind == identity::PrincipalKind::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));
         }
@@ -236,6 +237,19 @@ impl Config {
     #[must_use]
     pub fn postgres_options(&self) -> Option<ostraca_store_postgres::Options> {
         self.file.postgres_options(&self.data)
+    }
+
+    /// Settings of the store in etcd that has the cluster's rows; `None` if they are not there. As for
+    /// [`Config::store_options`], `cluster` is to be set.
+    #[must_use]
+    pub fn etcd_options(&self) -> Option<ostraca_store_etcd::Options> {
+        self.file.etcd_options(&self.data)
+    }
+
+    /// Whether the cluster's rows are in etcd or PostgreSQL, rather than in the node with the role `store`.
+    #[must_use]
+    pub fn has_rows_outside(&self) -> bool {
+        self.file.place_of_rows().is_some()
     }
 
     /// The node's roles in its cluster.

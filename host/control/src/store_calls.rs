@@ -26,7 +26,8 @@ impl ControlLoop {
         let (watch, own, store) = (self.watch, self.own.clone(), self.deps.cluster_store.clone());
         let loader = self.deps.loader.clone();
         let logged = self.unlisted.clone();
-        let stats = self.deps.local_store.is_none().then(|| self.deps.stats.clone());
+        let outside = self.deps.local_store.is_none() || self.deps.config.has_rows_outside();
+        let stats = outside.then(|| self.deps.stats.clone());
         self.watcher = Some(tokio::spawn(async move {
             let listed = store.list("").await;
             if let Some(stats) = stats {
@@ -174,10 +175,12 @@ impl ControlLoop {
     pub(super) fn persist_time_and_witness(&mut self) {
         let (store, clock) = (self.deps.cluster_store.clone(), self.deps.clock.clone());
         let local = self.deps.local_store.clone();
-        // Without a store's node, the manager's wall clock counts.
-        let manages = self.deps.machine.managing_term().is_some()
-            && self.deps.config.postgres_options().is_some();
-        let wall = (local.is_some() || manages).then(wall_millis);
+        // Without a node that has the rows, the manager's wall clock counts.
+        let counts = match self.deps.config.has_rows_outside() {
+            true => self.deps.machine.managing_term().is_some(),
+            false => local.is_some(),
+        };
+        let wall = counts.then(wall_millis);
         self.tasks.push(
             async move {
                 if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock, wall).await {

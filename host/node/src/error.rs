@@ -44,6 +44,19 @@ pub enum NodeError {
     /// The stores in PostgreSQL could not be created or opened.
     #[error(transparent)]
     OpenPostgres(#[from] ostraca_store_postgres::OpenError),
+    /// The store in etcd could not be created or opened.
+    #[error(transparent)]
+    OpenEtcd(#[from] ostraca_store_etcd::OpenError),
+    /// The store with the state of entities is not the one that the cluster's rows name (R5).
+    #[error(
+        "the state of entities is in the store {expected:032x} according to the cluster's rows, but the configured one is {actual:032x}"
+    )]
+    OtherStateStore {
+        /// The id of the store that the rows name.
+        expected: u128,
+        /// The id of the store that is configured.
+        actual: u128,
+    },
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -115,6 +128,8 @@ impl NodeError {
             Self::Settings(error) => error.code(),
             Self::OpenStore(error) => open_code(error),
             Self::OpenPostgres(error) => postgres_code(error),
+            Self::OpenEtcd(error) => etcd_code(error),
+            Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
             Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 codes::STORE_UNREACHABLE
@@ -173,6 +188,10 @@ impl NodeError {
             Self::NoStoreNode(_) => {
                 "name the node with the role `store` under `join`, or start the node again later"
             }
+            Self::OtherStateStore { .. } => {
+                "check `postgres.url`, `data` and the section `etcd` of the configuration: they belong to two clusters, \
+                 or one of the stores was replaced"
+            }
             Self::PoolMismatch { .. } => {
                 "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
@@ -187,6 +206,7 @@ impl NodeError {
             Self::InvalidValue(_)
             | Self::OpenStore(_)
             | Self::OpenPostgres(_)
+            | Self::OpenEtcd(_)
             | Self::StoreConnect(_)
             | Self::Wasm(_)
             | Self::Wire(_)
@@ -205,6 +225,7 @@ impl NodeError {
             Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
             Self::StoreConnect(error) => error.is_retryable(),
             Self::OpenPostgres(error) => error.is_retryable(),
+            Self::OpenEtcd(error) => error.is_retryable(),
             Self::Settings(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
@@ -259,6 +280,7 @@ fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
     use ostraca_store_postgres::OpenError;
     match error {
         OpenError::Connect(_) => codes::STORE_UNREACHABLE,
+        OpenError::Access(_) => codes::STORE_ACCESS_DENIED,
         OpenError::Missing => codes::STORE_MISSING,
         OpenError::Exists { .. } => codes::STORE_EXISTS,
         OpenError::NewerSchema { .. } => codes::STORE_NEWER_FORMAT,
@@ -270,6 +292,23 @@ fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
         OpenError::RolledBack => codes::STORE_ROLLED_BACK,
         OpenError::Column(_) => codes::STORE_CORRUPT,
         OpenError::Url(_) | OpenError::Authority { .. } => codes::INVALID_CONFIG,
+        OpenError::File { .. } => codes::FILE_ERROR,
+        _ => codes::STORE_FAILED,
+    }
+}
+
+fn etcd_code(error: &ostraca_store_etcd::OpenError) -> Code {
+    use ostraca_store_etcd::OpenError;
+    match error {
+        OpenError::Unreachable(_) => codes::STORE_UNREACHABLE,
+        OpenError::Missing { .. } => codes::STORE_MISSING,
+        OpenError::Exists { .. } => codes::STORE_EXISTS,
+        OpenError::NewerFormat { .. } => codes::STORE_NEWER_FORMAT,
+        OpenError::OtherCluster { .. } => codes::STORE_CLUSTER_MISMATCH,
+        OpenError::Login { .. } | OpenError::Permission { .. } => codes::STORE_ACCESS_DENIED,
+        OpenError::OldServer { .. } => codes::UNSUITABLE_DATABASE,
+        OpenError::Corrupt { .. } => codes::STORE_CORRUPT,
+        OpenError::Endpoint { .. } | OpenError::Authority { .. } => codes::INVALID_CONFIG,
         OpenError::File { .. } => codes::FILE_ERROR,
         _ => codes::STORE_FAILED,
     }

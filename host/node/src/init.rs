@@ -9,16 +9,20 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ostraca_ca::Ca;
 use ostraca_catalog::bootstrap;
 use ostraca_config::Config;
 use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
+use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
+use ostraca_store_etcd::{EtcdStore, OpenError};
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::Identity;
 
+use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
 pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
 
@@ -38,20 +42,77 @@ pub struct PostgresSettings {
 
 impl PostgresSettings {
     fn text(&self) -> String {
-        let mut lines = vec![
-            "\n# The database with the cluster's stores, the same for all nodes.".to_owned(),
-            "[postgres]".to_owned(),
-            format!("url = {}", toml::Value::from(self.url.as_str())),
-        ];
-        let mut add = |key: &str, value: String| {
-            lines.push(format!("{key} = {}", toml::Value::from(value)));
-        };
-        let path = |path: &PathBuf| path.display().to_string();
-        self.password_file.iter().for_each(|file| add("password-file", path(file)));
-        self.tls.iter().for_each(|on| add("tls", if *on { "verify" } else { "off" }.into()));
-        self.ca_file.iter().for_each(|file| add("ca-file", path(file)));
-        lines.join("\n") + "\n"
+        let comment = "The database with the cluster's stores, the same for all nodes.";
+        let mut section = Section::new(comment, "postgres");
+        section.add("url", self.url.as_str());
+        section.add_if("password-file", self.password_file.as_deref().map(shown));
+        section.add_if("tls", self.tls.map(mode));
+        section.add_if("ca-file", self.ca_file.as_deref().map(shown));
+        section.0
     }
+}
+
+/// An etcd cluster for the cluster's rows: what is written to the section `etcd` of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdSettings {
+    /// The members, each `HOST:PORT`.
+    pub endpoints: Vec<String>,
+    /// What all keys start with. `None`: the default.
+    pub prefix: Option<String>,
+    /// The user to log in as.
+    pub user: Option<String>,
+    /// A file with the user's password.
+    pub password_file: Option<PathBuf>,
+    /// Whether the connections are encrypted and the members' certificates are checked. Must be set unless all members
+    /// are on this machine.
+    pub tls: Option<bool>,
+    /// PEM file with the certificates of the authority of the members' certificates.
+    pub ca_file: Option<PathBuf>,
+    /// PEM files with a certificate and its key, if etcd asks for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl EtcdSettings {
+    fn text(&self) -> String {
+        let mut section =
+            Section::new("The etcd with the cluster's rows, the same for all nodes.", "etcd");
+        section.add("endpoints", self.endpoints.clone());
+        section.add_if("prefix", self.prefix.clone());
+        section.add_if("user", self.user.clone());
+        section.add_if("password-file", self.password_file.as_deref().map(shown));
+        section.add_if("tls", self.tls.map(mode));
+        section.add_if("ca-file", self.ca_file.as_deref().map(shown));
+        let (certificate, key) = self.identity.clone().unzip();
+        section.add_if("certificate-file", certificate.as_deref().map(shown));
+        section.add_if("key-file", key.as_deref().map(shown));
+        section.0
+    }
+}
+
+/// A section of a configuration as it is written.
+struct Section(String);
+
+impl Section {
+    fn new(comment: &str, name: &str) -> Self {
+        Self(format!("\n# {comment}\n[{name}]\n"))
+    }
+
+    fn add(&mut self, key: &str, value: impl Into<toml::Value>) {
+        self.0.push_str(&format!("{key} = {}\n", value.into()));
+    }
+
+    fn add_if(&mut self, key: &str, value: Option<String>) {
+        value.into_iter().for_each(|value| self.add(key, value));
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The mode of encryption.
+fn mode(verifies: bool) -> String {
+    if verifies { "verify" } else { "off" }.into()
 }
 
 /// Options of a new cluster's first node.
@@ -68,8 +129,11 @@ pub struct InitOptions {
     pub shards: u32,
     /// The cluster-wide settings that the guarantees depend on.
     pub settings: ClusterSettings,
-    /// The database for the cluster's stores. `None`: the node keeps them itself.
+    /// The database for the state of entities, and for the cluster's rows unless etcd has them. `None`: the node keeps
+    /// them itself.
     pub postgres: Option<PostgresSettings>,
+    /// The etcd for the cluster's rows. `None`: they are where the state is.
+    pub etcd: Option<EtcdSettings>,
 }
 
 /// A newly created cluster.
@@ -96,10 +160,13 @@ pub struct JoinOptions {
     pub listen: SocketAddr,
     /// The node's roles: any but [`Role::Store`].
     pub roles: Vec<Role>,
-    /// `host:port` addresses of nodes of the cluster; at least one, or none if the stores are in a database.
+    /// `host:port` addresses of nodes of the cluster; at least one, or none if the cluster's rows are in etcd or in a
+    /// database.
     pub join: Vec<String>,
-    /// The database with the cluster's stores, if they are in one.
+    /// The database with the state of entities, if it is in one.
     pub postgres: Option<PostgresSettings>,
+    /// The etcd with the cluster's rows, if they are there.
+    pub etcd: Option<EtcdSettings>,
     /// The directory of the cluster's authority, with its key.
     pub ca: PathBuf,
 }
@@ -128,13 +195,13 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     if options.roles.is_empty() {
         return invalid("a node needs a role: `manager`, `host` or `gateway`");
     }
-    match (&options.postgres, options.join.is_empty()) {
-        (None, true) => {
+    match (options.postgres.is_some() || options.etcd.is_some(), options.join.is_empty()) {
+        (false, true) => {
             return invalid("a joining node needs the address of a node of the cluster");
         }
-        (Some(_), false) => {
+        (true, false) => {
             return invalid(
-                "a node whose cluster is in a database joins no address: it finds the others there",
+                "a node whose cluster's rows are in etcd or a database joins no address: it finds the others there",
             );
         }
         _ => {}
@@ -171,7 +238,8 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
     let admin = ca.issue_client("admin")?;
     let config = dir.join("ostraca.toml");
     let text = config_text(options);
-    create_store(&Config::parse(&text, &config.display().to_string())?, options, cluster)?;
+    let parsed = Config::parse(&text, &config.display().to_string())?;
+    block_on_own_thread(create_stores(&parsed, options, cluster))?;
     write_new(&config, &text)?;
     Ok(InitializedCluster {
         cluster,
@@ -182,31 +250,39 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
     })
 }
 
-/// Creates the empty store of a new cluster.
-fn create_store(
+/// Creates the empty stores of a new cluster.
+async fn create_stores(
     config: &Config,
     options: &InitOptions,
     cluster: ClusterId,
 ) -> Result<(), NodeError> {
-    let (name, shards) = (&options.cluster_name, options.shards);
-    let Some(database) = config.postgres_options() else {
-        let sled = Options { cluster: Some(cluster), ..Options::default() };
-        let store = SledStore::create(&config.store_dir(), &sled, cluster, name)?;
-        // The store's own threads complete its futures, so any executor can await them.
-        let filled = bootstrap::initialize_cluster(&store, shards, &options.settings);
-        return Ok(futures::executor::block_on(filled)?);
+    let (name, etcd) = (&options.cluster_name, config.etcd_options());
+    if let Some(etcd) = &etcd {
+        // Before anything is created: it must answer, and have no store.
+        match EtcdStore::probe(etcd.clone()).await {
+            Err(OpenError::Missing { .. }) => {}
+            Err(error) => return Err(error.into()),
+            Ok(StoreIdentity { cluster, cluster_name: name, .. }) => {
+                return Err(OpenError::Exists { prefix: etcd.prefix.clone(), cluster, name }.into());
+            }
+        }
+    }
+    let (state, mut rows): (u128, Arc<dyn ClusterStore>) = match config.postgres_options() {
+        Some(database) => {
+            let store = Arc::new(PostgresStore::create(database, cluster, name).await?);
+            (EntityStore::identity(&*store).store_id, store)
+        }
+        None => {
+            let sled = Options { cluster: Some(cluster), ..Options::default() };
+            let store = Arc::new(SledStore::create(&config.store_dir(), &sled, cluster, name)?);
+            (EntityStore::identity(&*store).store_id, store)
+        }
     };
-    let create = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| NodeError::UnexpectedExit(error.to_string()))?;
-        runtime.block_on(async {
-            let store = PostgresStore::create(database, cluster, name).await?;
-            Ok(bootstrap::initialize_cluster(&store, shards, &options.settings).await?)
-        })
-    };
-    // On a thread of its own, since the caller may be on one of a runtime.
-    let created = std::thread::scope(|scope| scope.spawn(create).join());
-    created.unwrap_or_else(|_| Err(NodeError::UnexpectedExit("a thread panicked".into())))
+    if let Some(etcd) = etcd {
+        rows = Arc::new(EtcdStore::create(etcd, cluster, name).await?);
+    }
+    let InitOptions { shards, settings, .. } = options;
+    Ok(bootstrap::initialize_cluster(&*rows, state, *shards, settings).await?)
 }
 
 fn check(options: &InitOptions) -> Result<(), NodeError> {
@@ -247,10 +323,10 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
     let list = |all: Vec<&str>| {
         all.iter().map(|one| toml::Value::from(*one).to_string()).collect::<Vec<_>>().join(", ")
     };
-    let place = match &options.postgres {
-        Some(database) => database.text().trim_start().to_owned(),
-        None => format!(
-            "# Nodes of the cluster; one that responds is enough.\njoin = [{}]\n",
+    let place = match options.join.is_empty() {
+        true => sections(options.postgres.as_ref(), options.etcd.as_ref()),
+        false => format!(
+            "\n# Nodes of the cluster; one that responds is enough.\njoin = [{}]\n",
             list(options.join.iter().map(String::as_str).collect())
         ),
     };
@@ -265,7 +341,6 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
          \n\
          # Its roles in the cluster.\n\
          roles = [{roles}]\n\
-         \n\
          {place}",
         node = options.node,
         listen = options.listen,
@@ -281,12 +356,18 @@ fn config_text(options: &InitOptions) -> String {
          node = \"{node}\"\n\
          \n\
          # The UDP address to listen on.\n\
-         listen = \"{listen}\"\n{database}",
+         listen = \"{listen}\"\n{stores}",
         cluster = options.cluster_name,
         node = options.node,
         listen = options.listen,
-        database = options.postgres.as_ref().map(PostgresSettings::text).unwrap_or_default(),
+        stores = sections(options.postgres.as_ref(), options.etcd.as_ref()),
     )
+}
+
+/// The sections that say where the stores are, if they are outside the nodes.
+fn sections(postgres: Option<&PostgresSettings>, etcd: Option<&EtcdSettings>) -> String {
+    let postgres = postgres.map(PostgresSettings::text).unwrap_or_default();
+    postgres + &etcd.map(EtcdSettings::text).unwrap_or_default()
 }
 
 /// Creates the directory if it is missing, and refuses one that is not empty.
@@ -336,6 +417,7 @@ mod tests {
             shards: 8,
             settings: ClusterSettings::default(),
             postgres: None,
+            etcd: None,
         }
     }
 
@@ -364,6 +446,7 @@ mod tests {
             roles: roles.into(),
             join: vec!["127.0.0.1:7411".into(), "[::1]:7412".into()],
             postgres: None,
+            etcd: None,
             ca: first.ca.clone(),
         };
         let place = dir.path().join("n2");

@@ -30,6 +30,7 @@
 //!                 shards: 64,
 //!                 settings: ClusterSettings::default(),
 //!                 postgres: None,
+//!                 etcd: None,
 //!             },
 //!         )?;
 //!         // The certificate of an administrator, for `ostraca` and for clients.
@@ -82,14 +83,17 @@ pub mod error;
 pub mod init;
 pub mod node;
 mod peers;
+mod probe;
 mod service;
 mod stores;
 
 pub use error::NodeError;
 pub use init::{
-    InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init, join,
+    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init,
+    join,
 };
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
+pub use probe::{ProbedStore, probe_stores};

@@ -1,5 +1,5 @@
-//! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network. They may
-//! be in a database instead ([`postgres`]).
+//! The cluster's two stores: the state of entities, and the cluster's rows. Each is in this process if the node has the
+//! role `store`, in another node ([`peer`]), or outside the nodes ([`postgres`], [`etcd`]).
 //!
 //! The addresses under `join` may belong to any nodes of the cluster. A node without the role `store` is asked for the
 //! rows of nodes, which show where the store is. Each of the two stores has its own connection, separate from
@@ -9,70 +9,53 @@
 //! dialled and driven on the control thread's runtime.
 
 mod channel;
+mod cluster_info;
+mod etcd;
 mod locator;
-pub(crate) mod postgres;
+mod peer;
+mod postgres;
+mod witness;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_catalog::bootstrap;
-use ostraca_catalog::pool::{HASH, POOL};
-use ostraca_catalog::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
-use ostraca_config::config::{ClusterSettings, Config};
+use futures::future::BoxFuture;
+use ostraca_config::config::Config;
 use ostraca_core::ids::ClusterId;
-use ostraca_core::rows::RowKey;
-use ostraca_store::{ClusterStore, StoreIdentity};
-use ostraca_store_peer::{ClientOptions, PeerClusterStore, PeerEntityStore, StoreVerifier};
+use ostraca_store::{ClusterStore, EntityStore};
+use ostraca_store_etcd::EtcdStore;
+use ostraca_store_postgres::PostgresStore;
 use ostraca_store_sled::SledStore;
-use ostraca_wire::peer::{Alpn, PeerDialer};
-use ostraca_workers::RandomKey;
+use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::blocking::blocking;
 use crate::error::NodeError;
-use locator::StoreLocator;
+use cluster_info::{check_state_store, read_cluster_info};
+use peer::PeerStores;
 
-/// Pause between writes of the store's newest sequence to the witness (R5).
+pub(crate) use cluster_info::ClusterInfo;
+
+/// Pause between writes of what is known of a store to its witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);
-/// Lower bound for the timeouts of links and calls, however short the lease is.
-const SHORTEST: Duration = Duration::from_millis(500);
-/// The first and the longest pause between attempts to reach the store during a start.
+/// The first and the longest pause between attempts to reach the stores during a start.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-
-/// Information about the cluster, from its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClusterInfo {
-    /// The store's identity.
-    pub(crate) identity: StoreIdentity,
-    /// The pool's number of shards.
-    pub(crate) shards: u32,
-    /// The hash that maps entities to shards.
-    pub(crate) hash: String,
-    /// Cluster time in milliseconds, as last written.
-    pub(crate) cluster_time: u64,
-    /// UTC in milliseconds, as last written; 0 if it was never written.
-    pub(crate) utc_ms: u64,
-    /// The secret from which the random numbers of turns are derived; `None` while no store has responded.
-    pub(crate) random_key: Option<RandomKey>,
-    pub(crate) settings: ClusterSettings,
-}
 
 /// The store in this process.
 pub(crate) struct LocalStore {
     pub(crate) sled: Arc<SledStore>,
-    pub(crate) cluster_info: ClusterInfo,
+    /// `None` if the cluster's rows are elsewhere.
+    pub(crate) cluster_info: Option<ClusterInfo>,
 }
 
-/// The store in another process.
-pub(crate) struct RemoteStore {
-    pub(crate) entity_store: Arc<PeerEntityStore>,
-    pub(crate) cluster_store: Arc<PeerClusterStore>,
+/// The stores, at least one of them outside this process.
+pub(crate) struct ReachedStores {
+    pub(crate) cluster_store: Arc<dyn ClusterStore>,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     pub(crate) cluster_info: ClusterInfo,
-    /// Dropping it ends the task that writes the witness. The stores' drivers end with the stores.
-    _stop: DropGuard,
+    /// Tasks that the stores need until the node ends: they write the witnesses.
+    pub(crate) keepers: Vec<BoxFuture<'static, ()>>,
 }
 
 /// Opens the node's own store.
@@ -87,177 +70,137 @@ pub(crate) async fn open_local(
     let (dir, mut options) = (config.store_dir(), config.store_options());
     options.cluster = Some(cluster);
     let sled = Arc::new(blocking(move || SledStore::open(&dir, &options)).await??);
+    if config.has_rows_outside() {
+        return Ok(LocalStore { sled, cluster_info: None });
+    }
     let found = read_cluster_info(&*sled, config).await?;
-    Ok(LocalStore { sled, cluster_info: found })
+    check_state_store(&*sled, &EntityStore::identity(&*sled)).await?;
+    Ok(LocalStore { sled, cluster_info: Some(found) })
 }
 
-/// Path of the witness of another node's store.
-pub(crate) fn witness_path(config: &Config) -> PathBuf {
-    config.data.join("joined-store.witness")
-}
-
-/// Connects to the store of the cluster that the node joins. Retries for `limit` after errors that are retryable. Must
-/// be called within the runtime of the bulk connections.
+/// Connects to the stores of the cluster: `own` has the state if it is in this process. Retries for `limit` after errors
+/// that are retryable. Must be called within the runtime of the bulk connections.
 ///
 /// # Errors
 /// After `limit`: [`NodeError::StoreUnreachable`], or another retryable error. Immediately: [`NodeError::Join`] (a
-/// connection was refused), [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
-/// [`ostraca_catalog::Error::InvalidRow`].
+/// connection was refused), [`NodeError::StoreConnect`] (a store must not be used, R5), [`NodeError::PoolMismatch`],
+/// [`NodeError::OtherStateStore`], [`ostraca_catalog::Error::InvalidRow`], or an error about a store's settings.
 pub(crate) async fn connect(
     config: &Config,
     cluster: ClusterId,
+    own: Option<&Arc<SledStore>>,
     dialer: &PeerDialer,
     control: &Handle,
     limit: Duration,
-) -> Result<RemoteStore, NodeError> {
-    let path = witness_path(config);
-    let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
-    // An attempt longer than a lease would delay the next one, when the store may be available again.
-    let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
-    let call_timeout = config.store_call_timeout();
-    let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
-    let locator =
-        Arc::new(StoreLocator::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
-
-    let began = Instant::now();
-    let mut pause = PAUSES.0;
+) -> Result<ReachedStores, NodeError> {
+    let (began, mut pause) = (Instant::now(), PAUSES.0);
+    let mut opened = OpenedStores::default();
+    // It remembers, over all attempts, where the store is.
+    let peers = match config.has_rows_outside() {
+        true => None,
+        false => Some(PeerStores::open(config, cluster, dialer, None).await?),
+    };
     loop {
-        let error = match connect_once(config, &locator, &known, &options, control).await {
-            Ok((entity, cluster, found)) => {
-                let (entity, cluster) = (Arc::new(entity), Arc::new(cluster));
-                return Ok(RemoteStore {
-                    entity_store: entity,
-                    cluster_store: cluster,
-                    cluster_info: found,
-                    _stop: spawn_witness_task(known),
-                });
-            }
+        let attempt = match &peers {
+            Some(peers) => of_peers(config, peers, control).await,
+            None => outside(config, cluster, own, dialer, control, &mut opened).await,
+        };
+        let error = match attempt {
+            Ok(reached) => return Ok(reached),
             Err(error) => error,
         };
         if !error.is_retryable() || began.elapsed() >= limit {
             return Err(error);
         }
-        tracing::warn!(%error, "this node has not joined the cluster yet");
+        tracing::warn!(%error, "this node cannot use the cluster's stores yet");
         sleep(pause).await;
         pause = (pause * 2).min(PAUSES.1);
     }
 }
 
-async fn connect_once(
+/// Connects to both stores in another node.
+async fn of_peers(
     config: &Config,
-    locator: &Arc<StoreLocator>,
-    known: &Arc<StoreVerifier>,
-    options: &ClientOptions,
+    peers: &PeerStores,
     control: &Handle,
-) -> Result<(PeerEntityStore, PeerClusterStore, ClusterInfo), NodeError> {
-    let connecting = {
-        // A response to a renewal that arrives after the lease has expired is of no use (R8).
-        let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
-        // A poll of a watch is held for less time than a call may take.
-        let watch_hold = options.watch_poll_timeout.min(call_timeout / 3);
-        let options =
-            ClientOptions { call_timeout, watch_poll_timeout: watch_hold, ..options.clone() };
-        control.spawn(PeerClusterStore::connect(
-            locator.connector(Alpn::Control),
-            known.clone(),
-            options,
-        ))
-    };
-    let ended = |error| NodeError::UnexpectedExit(format!("reaching the store: {error}"));
-    let connected = connecting.await.map_err(ended)?;
-    let (cluster, driver) = connected.map_err(|error| locator.why(error))?;
-    control.spawn(driver.run());
-    let found = read_cluster_info(&cluster, config).await?;
-    let connecting =
-        PeerEntityStore::connect(locator.connector(Alpn::Bulk), known.clone(), options.clone())
-            .await;
-    let (entity, driver) = connecting.map_err(|error| locator.why(error))?;
-    tokio::spawn(driver.run());
-    Ok((entity, cluster, found))
-}
-
-/// Reads the rows that describe the cluster, and checks them against this program and the configuration.
-async fn read_cluster_info(
-    store: &dyn ClusterStore,
-    config: &Config,
-) -> Result<ClusterInfo, NodeError> {
-    let missing = || {
-        ostraca_catalog::Error::InvalidRow(
-            "the store holds no cluster: create one with `ostraca init`".into(),
-        )
-    };
-    let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
-    cluster.readable()?;
-    let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
-    let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
-    let (time, _) = rows::read::<TimeRow>(store, rows::TIME).await?.ok_or_else(missing)?;
-    let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
-    let settings = settings.settings();
-    config.check_cluster_settings(&settings)?;
-    let wanted = config.expected_shards.unwrap_or(shards);
-    if wanted != shards {
-        let (wanted, found) = (wanted.to_string(), shards.to_string());
-        return Err(NodeError::PoolMismatch {
-            property: "shards",
-            expected: wanted,
-            actual: found,
-        });
-    }
-    for wanted in [config.expected_hash.as_deref().unwrap_or(HASH), HASH] {
-        if wanted != hash {
-            return Err(NodeError::PoolMismatch {
-                property: "hash",
-                expected: wanted.into(),
-                actual: hash,
-            });
-        }
-    }
-    if shards == 0 {
-        return Err(
-            ostraca_catalog::Error::InvalidRow(format!("the pool `{POOL}` has no shards")).into()
-        );
-    }
-    readable(store, &config.node).await?;
-    Ok(ClusterInfo {
-        identity: store.identity(),
-        shards,
-        hash,
-        cluster_time: time.cluster_time_ms,
-        utc_ms: time.utc_ms()?.unwrap_or_default(),
-        random_key: Some(RandomKey::new(bootstrap::random_key(store).await?)),
-        settings,
+) -> Result<ReachedStores, NodeError> {
+    let rows = peers.rows(control).await?;
+    let cluster_info = read_cluster_info(&rows, config).await?;
+    let state = peers.state().await?;
+    check_state_store(&rows, &state.identity()).await?;
+    Ok(ReachedStores {
+        cluster_store: Arc::new(rows),
+        entity_store: Arc::new(state),
+        cluster_info,
+        keepers: vec![peers.keep_witness()],
     })
 }
 
-/// Fails if this program cannot read a row that it needs: the manager's, every assignment, and this node's own row,
-/// which it would otherwise try to overwrite forever. Another node's row concerns only that node.
-async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError> {
-    let own = rows::key_text(&RowKey::Node(node.into()));
-    for prefix in [own.as_str(), "manager", "shards/"] {
-        let (found, _) = store.list(prefix).await?;
-        for row in found.iter().filter(|row| row.key == own || prefix != own) {
-            rows::decode_row(row)?;
-        }
-    }
-    Ok(())
+/// Stores outside the nodes that are open already: later attempts do not open them again.
+#[derive(Default)]
+struct OpenedStores {
+    etcd: Option<Arc<EtcdStore>>,
+    database: Option<Arc<PostgresStore>>,
+    keepers: Vec<BoxFuture<'static, ()>>,
 }
 
-/// Writes the witness periodically, until the guard is dropped.
-fn spawn_witness_task(known: Arc<StoreVerifier>) -> DropGuard {
-    let stop = CancellationToken::new();
-    let guard = stop.clone().drop_guard();
-    tokio::spawn(stop.run_until_cancelled_owned(async move {
-        loop {
-            sleep(WITNESS).await;
-            let known = known.clone();
-            match blocking(move || known.persist()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "failed to write the witness"),
-                Err(error) => tracing::warn!(%error, "failed to write the witness"),
-            }
+impl OpenedStores {
+    async fn open(
+        &mut self,
+        config: &Config,
+        cluster: ClusterId,
+        control: &Handle,
+    ) -> Result<(), NodeError> {
+        if let (None, Some(options)) = (&self.etcd, config.etcd_options()) {
+            let (store, keeper) = etcd::open(config, options, cluster, control).await?;
+            self.etcd = Some(store);
+            self.keepers.push(keeper);
         }
-    }));
-    guard
+        if let (None, Some(options)) = (&self.database, config.postgres_options()) {
+            let for_rows = self.etcd.is_none().then_some(control);
+            let (store, keeper) = postgres::open(config, options, cluster, for_rows).await?;
+            self.database = Some(store);
+            self.keepers.push(keeper);
+        }
+        Ok(())
+    }
+
+    /// The store of the cluster's rows.
+    fn rows(&self) -> Result<Arc<dyn ClusterStore>, NodeError> {
+        match (&self.etcd, &self.database) {
+            (Some(etcd), _) => Ok(etcd.clone()),
+            (None, Some(database)) => Ok(database.clone()),
+            (None, None) => Err(NodeError::UnexpectedExit("no store has the rows".into())),
+        }
+    }
+}
+
+/// Connects to rows in etcd or PostgreSQL, and to the state wherever it is.
+async fn outside(
+    config: &Config,
+    cluster: ClusterId,
+    own: Option<&Arc<SledStore>>,
+    dialer: &PeerDialer,
+    control: &Handle,
+    opened: &mut OpenedStores,
+) -> Result<ReachedStores, NodeError> {
+    opened.open(config, cluster, control).await?;
+    let cluster_store = opened.rows()?;
+    let cluster_info = read_cluster_info(&*cluster_store, config).await?;
+    let state: Arc<dyn EntityStore> = match (&opened.database, own) {
+        (Some(database), _) => database.clone(),
+        (None, Some(own)) => own.clone(),
+        (None, None) => {
+            let rows = Some(cluster_store.clone());
+            let peers = PeerStores::open(config, cluster, dialer, rows).await?;
+            let state = peers.state().await?;
+            opened.keepers.push(peers.keep_witness());
+            Arc::new(state)
+        }
+    };
+    check_state_store(&*cluster_store, &state.identity()).await?;
+    let keepers = std::mem::take(&mut opened.keepers);
+    Ok(ReachedStores { cluster_store, entity_store: state, cluster_info, keepers })
 }
 
 #[cfg(test)]

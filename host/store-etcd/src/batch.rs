@@ -37,6 +37,18 @@ fn change_if(key: Bytes, mod_revision: i64, change: Request) -> TxnRequest {
     TxnRequest { compare: vec![compare], success: vec![op(change)], failure: vec![read(key)] }
 }
 
+/// Also writes this key if the transaction writes its own.
+pub(crate) fn and_put(mut transaction: TxnRequest, key: Bytes, value: Bytes) -> TxnRequest {
+    transaction.success.push(op(Request::RequestPut(PutRequest { key, value })));
+    transaction
+}
+
+/// Also deletes this key, if it exists, if the transaction writes its own.
+pub(crate) fn and_delete(mut transaction: TxnRequest, key: Bytes) -> TxnRequest {
+    transaction.success.push(op(Request::RequestDeleteRange(DeleteRangeRequest { key })));
+    transaction
+}
+
 /// Sends operations as one transaction. `marker` is the key that makes the quota count. The answers are in the order of
 /// the operations.
 pub(crate) async fn transact(

@@ -46,7 +46,7 @@ pub enum OpenError {
     },
     /// The user may not read or write the keys.
     #[error(
-        "etcd refuses access to the keys {prefix}: {why}; grant the user readwrite on this prefix"
+        "etcd refuses access to the keys {prefix}: {why}; the user needs readwrite on this prefix"
     )]
     Permission {
         /// What the keys start with.
@@ -125,7 +125,9 @@ impl OpenError {
 
 impl From<OpenError> for StoreError {
     fn from(error: OpenError) -> Self {
-        match error.is_retryable() {
+        // A running node goes on when the password or the right is there again.
+        let access = matches!(error, OpenError::Login { .. } | OpenError::Permission { .. });
+        match error.is_retryable() || access {
             true => Self::Unavailable(error.to_string()),
             false => Self::Stopped(error.to_string()),
         }
@@ -151,6 +153,11 @@ impl CallError {
         let why = text(status);
         match status.code() {
             Code::OutOfRange => Self::Compacted,
+            // So etcd refuses a client without a login.
+            Code::InvalidArgument if why.contains("user name is empty") => {
+                let why = format!("{why}; set `user` and `password-file`");
+                Self::Refused(OpenError::Permission { prefix: prefix.into(), why })
+            }
             Code::PermissionDenied => {
                 Self::Refused(OpenError::Permission { prefix: prefix.into(), why })
             }

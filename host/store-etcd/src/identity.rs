@@ -1,4 +1,4 @@
-//! The store's own key: what the store is, and its last openings (R5).
+//! The store's own keys: what the store is, and its last openings (R5).
 
 use bytes::Bytes;
 use ostraca_core::ids::ClusterId;
@@ -13,8 +13,9 @@ use crate::options::Options;
 use crate::proto::{KeyValue, RangeRequest, ResponseHeader};
 
 const FORMAT: u32 = 1;
-/// How many openings are remembered.
-const OPENINGS: usize = 64;
+/// How many openings are remembered. A node that does not know a later one than the oldest of them can no longer tell
+/// whether the store is the one that it used.
+const OPENINGS: u64 = 10_000;
 /// The oldest release of etcd whose transactions may be nested and whose watches can send large changes in parts.
 const OLDEST: (u32, u32) = (3, 4);
 
@@ -27,8 +28,6 @@ struct StoreValue {
     cluster: String,
     cluster_name: String,
     open_count: u64,
-    /// The nonces of the last openings, newest last.
-    openings: Vec<u64>,
 }
 
 /// A value of any format.
@@ -54,11 +53,7 @@ impl StoreValue {
     }
 
     fn decode(stored: &KeyValue) -> Result<Self, OpenError> {
-        let unreadable = |why: String| OpenError::Corrupt {
-            key: String::from_utf8_lossy(&stored.key).into_owned(),
-            why,
-        };
-        let corrupt = |error: serde_json::Error| unreadable(error.to_string());
+        let corrupt = |error: serde_json::Error| unreadable(stored, error.to_string());
         let AnyFormat { format } = serde_json::from_slice(&stored.value).map_err(corrupt)?;
         if format > FORMAT {
             return Err(OpenError::NewerFormat { found: format, known: FORMAT });
@@ -66,7 +61,7 @@ impl StoreValue {
         let value: Self = serde_json::from_slice(&stored.value).map_err(corrupt)?;
         for id in [&value.store, &value.cluster] {
             if u128::from_str_radix(id, 16).is_err() {
-                return Err(unreadable(format!("`{id}` is no id")));
+                return Err(unreadable(stored, format!("`{id}` is no id")));
             }
         }
         Ok(value)
@@ -74,6 +69,17 @@ impl StoreValue {
 
     fn cluster(&self) -> ClusterId {
         ClusterId(id(&self.cluster))
+    }
+
+    fn identity(&self, open_nonce: u64, durable_sequence: u64) -> StoreIdentity {
+        StoreIdentity {
+            store_id: id(&self.store),
+            cluster: self.cluster(),
+            cluster_name: self.cluster_name.clone(),
+            open_count: self.open_count,
+            open_nonce,
+            durable_sequence,
+        }
     }
 }
 
@@ -98,7 +104,6 @@ pub(crate) async fn create(
         cluster: format!("{:032x}", cluster.0),
         cluster_name: cluster_name.into(),
         open_count: 0,
-        openings: Vec::new(),
     };
     let request = batch::put_if(key, 0, value.encode()?);
     let answer = member.transact(request).await.map_err(CallError::into_open_error)?;
@@ -119,23 +124,16 @@ pub(crate) async fn create(
 pub(crate) async fn open(options: &Options, members: &mut Members) -> Result<Opened, OpenError> {
     let member = members.member().await?;
     check_version(&member).await?;
-    let key = Layout::new(&options.prefix).store();
+    let layout = Layout::new(&options.prefix);
     loop {
-        let reading = member.range(RangeRequest { key: key.clone(), ..RangeRequest::default() });
-        let answer = reading.await.map_err(CallError::into_open_error)?;
-        let missing = || OpenError::Missing { prefix: options.prefix.clone() };
-        let stored = answer.kvs.into_iter().next().ok_or_else(missing)?;
-        let mut value = StoreValue::decode(&stored)?;
-        let (cluster, name) = (value.cluster(), value.cluster_name.clone());
-        if options.cluster.is_some_and(|wanted| wanted != cluster) {
-            return Err(OpenError::OtherCluster { prefix: options.prefix.clone(), cluster, name });
-        }
-        let nonce = rand::random();
+        let (mut value, mod_revision) = read(options, &member).await?;
+        let nonce: u64 = rand::random();
         value.open_count += 1;
-        value.openings.push(nonce);
-        let forgotten = value.openings.len().saturating_sub(OPENINGS);
-        value.openings.drain(..forgotten);
-        let request = batch::put_if(key.clone(), stored.mod_revision, value.encode()?);
+        let number = value.open_count;
+        let request = batch::put_if(layout.store(), mod_revision, value.encode()?);
+        let request = batch::and_put(request, layout.opening(number), hex(nonce));
+        let forgotten = layout.opening(number.saturating_sub(OPENINGS));
+        let request = batch::and_delete(request, forgotten);
         let answer = member.transact(request).await.map_err(CallError::into_open_error)?;
         let header = answer.header.unwrap_or_default();
         if batch::found(answer).is_some() {
@@ -143,21 +141,64 @@ pub(crate) async fn open(options: &Options, members: &mut Members) -> Result<Ope
             continue;
         }
         let ResponseHeader { cluster_id: etcd, revision } = header;
-        let identity = StoreIdentity {
-            store_id: id(&value.store),
-            cluster,
-            cluster_name: name,
-            open_count: value.open_count,
-            open_nonce: nonce,
-            durable_sequence: revision.cast_unsigned(),
-        };
-        return Ok(Opened {
-            identity,
-            openings: value.openings,
-            etcd,
-            revision: revision.cast_unsigned(),
-        });
+        let openings = read_openings(&layout, &member, number).await?;
+        let revision = revision.cast_unsigned();
+        return Ok(Opened { identity: value.identity(nonce, revision), openings, etcd, revision });
     }
+}
+
+/// Says whose store it is, without opening it.
+pub(crate) async fn probe(
+    options: &Options,
+    members: &mut Members,
+) -> Result<StoreIdentity, OpenError> {
+    let member = members.member().await?;
+    check_version(&member).await?;
+    let (value, mod_revision) = read(options, &member).await?;
+    Ok(value.identity(0, mod_revision.cast_unsigned()))
+}
+
+/// Reads what the store is, and the `mod_revision` of that.
+async fn read(options: &Options, member: &Member) -> Result<(StoreValue, i64), OpenError> {
+    let key = Layout::new(&options.prefix).store();
+    let reading = member.range(RangeRequest { key, ..RangeRequest::default() });
+    let answer = reading.await.map_err(CallError::into_open_error)?;
+    let missing = || OpenError::Missing { prefix: options.prefix.clone() };
+    let stored = answer.kvs.into_iter().next().ok_or_else(missing)?;
+    let value = StoreValue::decode(&stored)?;
+    let cluster = value.cluster();
+    if options.cluster.is_some_and(|wanted| wanted != cluster) {
+        let (prefix, name) = (options.prefix.clone(), value.cluster_name);
+        return Err(OpenError::OtherCluster { prefix, cluster, name });
+    }
+    Ok((value, stored.mod_revision))
+}
+
+/// Reads the nonces of the openings up to `number`, newest last.
+async fn read_openings(
+    layout: &Layout,
+    member: &Member,
+    number: u64,
+) -> Result<Vec<u64>, OpenError> {
+    let (key, range_end) = (layout.opening(0), layout.opening(number.saturating_add(1)));
+    let reading = member.range(RangeRequest { key, range_end, ..RangeRequest::default() });
+    let answer = reading.await.map_err(CallError::into_open_error)?;
+    answer
+        .kvs
+        .iter()
+        .map(|stored| {
+            let text = std::str::from_utf8(&stored.value).unwrap_or_default();
+            u64::from_str_radix(text, 16).map_err(|_| unreadable(stored, "it is no nonce".into()))
+        })
+        .collect()
+}
+
+fn hex(nonce: u64) -> Bytes {
+    format!("{nonce:016x}").into()
+}
+
+fn unreadable(stored: &KeyValue, why: String) -> OpenError {
+    OpenError::Corrupt { key: String::from_utf8_lossy(&stored.key).into_owned(), why }
 }
 
 async fn check_version(member: &Member) -> Result<(), OpenError> {
@@ -195,9 +236,8 @@ mod tests {
             cluster: format!("{:032x}", 8),
             cluster_name: "c".into(),
             open_count: 2,
-            openings: vec![3, 4],
         };
-        let golden = r#"{"format":1,"store":"00000000000000000000000000000007","cluster":"00000000000000000000000000000008","cluster-name":"c","open-count":2,"openings":[3,4]}"#;
+        let golden = r#"{"format":1,"store":"00000000000000000000000000000007","cluster":"00000000000000000000000000000008","cluster-name":"c","open-count":2}"#;
         assert_eq!(value.encode().expect("encoded"), golden);
         let stored = |value: &'static str| KeyValue {
             key: "k".into(),
@@ -208,7 +248,8 @@ mod tests {
         let newer = StoreValue::decode(&stored(r#"{"format":2,"x":1}"#));
         assert!(matches!(newer, Err(OpenError::NewerFormat { found: 2, known: 1 })));
         assert!(matches!(StoreValue::decode(&stored("x")), Err(OpenError::Corrupt { .. })));
-        let no_id = r#"{"format":1,"store":"7","cluster":"what?","cluster-name":"c","open-count":2,"openings":[]}"#;
+        let no_id =
+            r#"{"format":1,"store":"7","cluster":"what?","cluster-name":"c","open-count":2}"#;
         let refused = StoreValue::decode(&stored(no_id)).expect_err("refused");
         assert!(refused.to_string().contains("`what?` is no id"), "{refused}");
     }

@@ -2,7 +2,8 @@
 //!
 //! | Key | Value |
 //! |---|---|
-//! | PREFIX`store` | JSON: what the store is, and its last openings |
+//! | PREFIX`store` | JSON: what the store is, and how often it was opened |
+//! | PREFIX`openings/`NUMBER | the nonce of that opening, as 16 hexadecimal digits |
 //! | PREFIX`batch` | empty; written with each transaction of several calls |
 //! | PREFIX`rows/`KEY | a row: the format (1 byte), a nonce of the write (16 bytes), the value |
 //!
@@ -22,6 +23,7 @@ pub(crate) struct Layout {
     rows: String,
     store: String,
     batch: String,
+    openings: String,
 }
 
 impl Layout {
@@ -30,6 +32,7 @@ impl Layout {
             rows: format!("{prefix}rows/"),
             store: format!("{prefix}store"),
             batch: format!("{prefix}batch"),
+            openings: format!("{prefix}openings/"),
         }
     }
 
@@ -41,6 +44,11 @@ impl Layout {
     /// The key that is written with each transaction of several calls.
     pub(crate) fn batch(&self) -> Bytes {
         self.batch.clone().into()
+    }
+
+    /// The key of an opening of the store. The keys sort as their numbers do.
+    pub(crate) fn opening(&self, number: u64) -> Bytes {
+        format!("{}{number:020}", self.openings).into()
     }
 
     /// The key of a row.

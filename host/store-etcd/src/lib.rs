@@ -95,6 +95,15 @@ impl EtcdStore {
         Self::open_at(options, members).await
     }
 
+    /// Says whose store it is, if there is one, without opening it: nothing is written.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it cannot be opened, and what to do.
+    pub async fn probe(options: Options) -> Result<StoreIdentity, OpenError> {
+        let options = Arc::new(options);
+        identity::probe(&options, &mut Members::new(options.clone())).await
+    }
+
     async fn open_at(options: Arc<Options>, mut members: Members) -> Result<Self, OpenError> {
         let identity::Opened { identity, openings, etcd, revision } =
             identity::open(&options, &mut members).await?;

@@ -74,7 +74,7 @@ impl Connection {
 type Connected = (Client, Arc<AtomicBool>, Arc<Notify>);
 
 async fn connect(config: &Config, tls: &Tls) -> Result<Connected, OpenError> {
-    let failed = |error: tokio_postgres::Error| OpenError::Connect(text(&error));
+    let failed = |error: tokio_postgres::Error| OpenError::connect(&error);
     match tls {
         Tls::Off => {
             let (client, connection) = config.connect(NoTls).await.map_err(failed)?;

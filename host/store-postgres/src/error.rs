@@ -1,9 +1,11 @@
 //! Why a store could not be created or opened, and what to do about it.
 
+use std::error::Error as _;
 use std::path::PathBuf;
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoreError;
+use tokio_postgres::error::SqlState;
 
 /// Why a store could not be created or opened.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +30,10 @@ pub enum OpenError {
         /// What is wrong.
         why: String,
     },
-    /// The server cannot be reached, or refuses the login.
+    /// The server refuses the user, the password or the database, or the user lacks a right.
+    #[error("PostgreSQL refuses access: {0}; check the user, the password file and the database")]
+    Access(String),
+    /// The server cannot be reached.
     #[error("cannot connect to PostgreSQL: {0}")]
     Connect(String),
     /// A statement failed.
@@ -113,17 +118,44 @@ impl OpenError {
     }
 
     pub(crate) fn statement(error: &tokio_postgres::Error) -> Self {
-        Self::Statement(text(error))
+        match refuses_access(error) {
+            true => Self::Access(text(error)),
+            false => Self::Statement(text(error)),
+        }
+    }
+
+    pub(crate) fn connect(error: &tokio_postgres::Error) -> Self {
+        match refuses_access(error) {
+            true => Self::Access(text(error)),
+            false => Self::Connect(text(error)),
+        }
     }
 }
 
 impl From<OpenError> for StoreError {
     fn from(error: OpenError) -> Self {
-        match error.is_retryable() {
+        // A running node goes on when the password is right again.
+        match error.is_retryable() || matches!(error, OpenError::Access(_)) {
             true => Self::Unavailable(error.to_string()),
             false => Self::Stopped(error.to_string()),
         }
     }
+}
+
+/// Whether only the operator can help: wrong user, password or database, or a missing right.
+fn refuses_access(error: &tokio_postgres::Error) -> bool {
+    // The server wants a password, and there is none: the client says so without a code.
+    let missing = error.source().is_some_and(|cause| cause.to_string() == "password missing");
+    missing
+        || error.code().is_some_and(|code| {
+            [
+                SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+                SqlState::INVALID_PASSWORD,
+                SqlState::INVALID_CATALOG_NAME,
+                SqlState::INSUFFICIENT_PRIVILEGE,
+            ]
+            .contains(code)
+        })
 }
 
 /// What the server returned has no such column, or one of another type: somebody has altered the tables.

@@ -132,6 +132,28 @@ impl PostgresStore {
     /// # Errors
     /// [`OpenError`] says why it failed, and what to do.
     pub async fn open_with(options: Options, for_rows: &Handle) -> Result<Self, OpenError> {
+        Self::open_all(options, Some(for_rows)).await
+    }
+
+    /// Like [`Self::open`], but for the state of entities alone: it opens no connections for the cluster's rows, and
+    /// refuses the calls of its [`ClusterStore`].
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it failed, and what to do.
+    pub async fn open_for_state(options: Options) -> Result<Self, OpenError> {
+        Self::open_all(options, None).await
+    }
+
+    /// Says whose store the database has, if any, without opening it: nothing is written.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it cannot be opened, and what to do.
+    pub async fn probe(options: &Options) -> Result<StoreIdentity, OpenError> {
+        let connection = Connection::open(options).await?;
+        schema::probe(&connection.client, options.cluster).await
+    }
+
+    async fn open_all(options: Options, for_rows: Option<&Handle>) -> Result<Self, OpenError> {
         let connection = Connection::open(&options).await?;
         let schema::Opened { identity, openings, revision } =
             schema::open(&connection.client, options.cluster).await?;
@@ -155,17 +177,20 @@ impl PostgresStore {
             options.watch_history_bytes,
         );
         let (open, until) = watch::channel(());
-        let follower = Follower::default();
-        let following = follower.clone();
-        for_rows.spawn(following.run(
-            options.clone(),
-            changes.clone(),
-            revision,
-            health.clone(),
-            until,
-        ));
         let (rows, waiting) = RowQueue::new(&options);
-        for_rows.spawn(rows::serve(waiting, options.clone(), opening, health.clone(), follower));
+        if let Some(for_rows) = for_rows {
+            let follower = Follower::default();
+            let following = follower.clone();
+            for_rows.spawn(following.run(
+                options.clone(),
+                changes.clone(),
+                revision,
+                health.clone(),
+                until,
+            ));
+            let serving = rows::serve(waiting, options.clone(), opening, health.clone(), follower);
+            for_rows.spawn(serving);
+        }
         Ok(Self {
             identity,
             openings,

@@ -68,8 +68,11 @@ pub(crate) async fn create(
     client.batch_execute(&script).await.map_err(failed)
 }
 
-/// Checks whose store it is and the version of its tables, and counts an opening.
-pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<Opened, OpenError> {
+/// Checks whose store it is and the version of its tables. Openings and batches are not read.
+pub(crate) async fn probe(
+    client: &Client,
+    cluster: Option<ClusterId>,
+) -> Result<StoreIdentity, OpenError> {
     let Some(row) = store_row(client).await? else { return Err(OpenError::Missing) };
     let (found, store_id) = (column::<i32>(&row, 0)?, id(column(&row, 1)?));
     let (actual, cluster_name) = cluster_of(&row)?;
@@ -79,6 +82,19 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
     if found > VERSION {
         return Err(OpenError::NewerSchema { found, known: VERSION });
     }
+    Ok(StoreIdentity {
+        store_id,
+        cluster: actual,
+        cluster_name,
+        open_count: 0,
+        open_nonce: 0,
+        durable_sequence: 0,
+    })
+}
+
+/// Checks whose store it is and the version of its tables, and counts an opening.
+pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<Opened, OpenError> {
+    let identity = probe(client, cluster).await?;
     let nonce: u64 = rand::random();
     let stored = nonce.cast_signed();
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&stored, Type::INT8)];
@@ -91,18 +107,11 @@ pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<
     let rows = client.query_typed(statement, &parameters).await.map_err(failed)?;
     let nonces = rows.iter().map(|row| column::<i64>(row, 0).map(i64::cast_unsigned));
     let openings = nonces.collect::<Result<_, _>>()?;
-    let batches = sequence(client).await?;
+    let durable_sequence = sequence(client).await?;
     let rows =
         client.query_typed("SELECT last FROM ostraca.revision", &[]).await.map_err(failed)?;
     let revision = first::<i64>(&rows)?.cast_unsigned();
-    let identity = StoreIdentity {
-        store_id,
-        cluster: actual,
-        cluster_name,
-        open_count,
-        open_nonce: nonce,
-        durable_sequence: batches,
-    };
+    let identity = StoreIdentity { open_count, open_nonce: nonce, durable_sequence, ..identity };
     Ok(Opened { identity, openings, revision })
 }
 

@@ -87,6 +87,9 @@ fn the_other_rows_have_golden_bytes() {
     assert_eq!(bytes.as_ref(), [3, 3, 3, 0]);
     let pool = PoolRow { hash: "h".into(), shards: 256, extensions: Default::default() };
     assert_eq!(encode_value(&pool).expect("encodes").as_ref(), [3, 1, b'h', 128, 2, 0]);
+    let ranges = vec![StoreRange { first_shard: 0, store_id: 300 }];
+    let stores = StoresRow { ranges, extensions: Default::default() };
+    assert_eq!(encode_value(&stores).expect("encodes").as_ref(), [3, 1, 0, 172, 2, 0]);
     let binding = BindingRow {
         pool: "p".into(),
         shard_key: ShardKeyRule::Until("/".into()),

@@ -16,7 +16,7 @@ pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure>
             let text = Config::load(&config_file(file))?.effective_toml();
             print(global, &text);
         }
-        ConfigCommand::Check { file } => check(global, file)?,
+        ConfigCommand::Check { file, offline } => check(global, file, *offline)?,
         ConfigCommand::Default => print(global, Config::default_toml()),
     }
     Ok(Exit::Done)
@@ -37,12 +37,36 @@ fn toml_as_json(text: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// Checks only the file: what it names (certificates, the store) is checked when the node starts.
-fn check(global: &Global, file: &Path) -> Result<(), Failure> {
+/// Checks the file, and the stores that are outside the nodes. Everything else that the file names is checked when the
+/// node starts.
+fn check(global: &Global, file: &Path, offline: bool) -> Result<(), Failure> {
     let config = Config::load(&config_file(file))?;
+    let stores = match offline {
+        true => Vec::new(),
+        false => ostraca_node::probe_stores(&config)?,
+    };
     match global.output {
-        OutputFormat::Table => output::line(&format!("{}: valid", file.display())),
-        OutputFormat::Json => output::json(&json!({ "node": config.node, "valid": true })),
+        OutputFormat::Table => {
+            output::line(&format!("{}: valid", file.display()));
+            let cells = stores.iter().map(|store| {
+                let identity = &store.identity;
+                let (id, name) = (identity.store_id, &identity.cluster_name);
+                (store.holds, format!("store {id:032x} of the cluster {name}, in {}", store.place))
+            });
+            output::pairs(&cells.collect::<Vec<_>>());
+        }
+        OutputFormat::Json => {
+            let stores = stores.iter().map(|store| {
+                json!({
+                    "holds": store.holds, "place": store.place,
+                    "store_id": format!("{:032x}", store.identity.store_id),
+                    "cluster_id": store.identity.cluster.to_string(),
+                    "cluster_name": store.identity.cluster_name,
+                })
+            });
+            let stores: Vec<_> = stores.collect();
+            output::json(&json!({ "node": config.node, "valid": true, "stores": stores }));
+        }
     }
     Ok(())
 }

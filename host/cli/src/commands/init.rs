@@ -6,11 +6,12 @@ use ostraca_client::Profile;
 use ostraca_codes::codes;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{
-    InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError, PostgresSettings,
+    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError,
+    PostgresSettings,
 };
 use serde_json::json;
 
-use crate::args::{Global, Init, NodeRole, OutputFormat, PostgresTls};
+use crate::args::{Global, Init, NodeRole, OutputFormat, TlsMode};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
@@ -37,6 +38,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         roles: roles.collect(),
         join: args.join.clone(),
         postgres: database(args)?,
+        etcd: etcd(args)?,
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
@@ -54,16 +56,22 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     output::line(&format!("created node {node}, which joins the cluster {cluster}"));
-    let joins =
-        args.postgres.as_ref().map_or_else(|| args.join.join(", "), |_| "the database".into());
+    let outside = args.join.is_empty();
+    let joins = match (outside, args.etcd.endpoints.is_empty()) {
+        (false, _) => args.join.join(", "),
+        (true, false) => {
+            format!("the nodes that it finds in etcd at {}", args.etcd.endpoints.join(", "))
+        }
+        (true, true) => "the nodes that it finds in the database".into(),
+    };
     output::pairs(&[
         ("configuration", config.display().to_string()),
         ("roles", roles.join(", ")),
         ("joins", joins),
     ]);
-    output::line(match args.postgres {
-        Some(_) => "next:",
-        None => "next, while one of those nodes is running:",
+    output::line(match outside {
+        true => "next:",
+        false => "next, while one of those nodes is running:",
     });
     output::line(&format!(
         "  ostraca run --config {}",
@@ -72,21 +80,41 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The database from the arguments. Its files are named by absolute paths: those of a configuration are relative to the
-/// node's directory.
+/// The database from the arguments.
 fn database(args: &Init) -> Result<Option<PostgresSettings>, Failure> {
     let Some(url) = &args.postgres else { return Ok(None) };
-    let absolute = |path: &PathBuf| {
-        std::path::absolute(path).map_err(|error| {
-            Failure::usage(codes::FILE_ERROR, format!("{}: {error}", path.display()))
-        })
-    };
     Ok(Some(PostgresSettings {
         url: url.clone(),
-        password_file: args.postgres_password_file.as_ref().map(absolute).transpose()?,
-        tls: args.postgres_tls.map(|mode| mode == PostgresTls::Verify),
-        ca_file: args.postgres_ca_file.as_ref().map(absolute).transpose()?,
+        password_file: absolute(args.postgres_password_file.as_deref())?,
+        tls: args.postgres_tls.map(|mode| mode == TlsMode::Verify),
+        ca_file: absolute(args.postgres_ca_file.as_deref())?,
     }))
+}
+
+/// etcd from the arguments.
+fn etcd(args: &Init) -> Result<Option<EtcdSettings>, Failure> {
+    let etcd = &args.etcd;
+    if etcd.endpoints.is_empty() {
+        return Ok(None);
+    }
+    let certificate = absolute(etcd.certificate_file.as_deref())?;
+    Ok(Some(EtcdSettings {
+        endpoints: etcd.endpoints.clone(),
+        prefix: etcd.prefix.clone(),
+        user: etcd.user.clone(),
+        password_file: absolute(etcd.password_file.as_deref())?,
+        tls: etcd.tls.map(|mode| mode == TlsMode::Verify),
+        ca_file: absolute(etcd.ca_file.as_deref())?,
+        identity: certificate.zip(absolute(etcd.key_file.as_deref())?),
+    }))
+}
+
+/// The absolute path of a file: those of a configuration are relative to the node's directory.
+fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    std::path::absolute(path)
+        .map(Some)
+        .map_err(|error| Failure::usage(codes::FILE_ERROR, format!("{}: {error}", path.display())))
 }
 
 /// The cluster-wide settings from the arguments.
@@ -108,6 +136,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         shards: args.shards,
         settings: settings(args)?,
         postgres: database(args)?,
+        etcd: etcd(args)?,
     };
     let InitializedCluster { cluster, config, ca_pem, admin, .. } =
         ostraca_node::init(&args.dir, &options)?;

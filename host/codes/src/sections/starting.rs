@@ -76,8 +76,8 @@ section! {
         }
         STORE_UNREACHABLE = "store-unreachable" {
             retry: Yes,
-            happened: "No node under `join` responded, or none that has the store; or the database with the stores cannot be reached.",
-            help: "Check the addresses under `join`, and that the node with the role `store` is running; or `postgres.url`, and that the server is running.",
+            happened: "No node under `join` responded, or none that has the store; or the PostgreSQL server or etcd cannot be reached.",
+            help: "Check the addresses under `join`, and that the node with the role `store` is running; or `postgres.url` or `etcd.endpoints`, and that the servers are running.",
         }
         NAME_IN_USE = "name-in-use" {
             retry: No,
@@ -111,13 +111,18 @@ section! {
         }
         STORE_EXISTS = "store-exists" {
             retry: No,
-            happened: "A cluster cannot be created in a database that has the store of another one.",
-            help: "Create it in another database.",
+            happened: "A cluster cannot be created in a database, or under a prefix in etcd, that has the store of another one.",
+            help: "Create it in another database, or under another prefix.",
         }
         UNSUITABLE_DATABASE = "unsuitable-database" {
             retry: No,
-            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it is too old; the text says which.",
+            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old; the text says which.",
             help: "Change what the text names.",
+        }
+        STORE_ACCESS_DENIED = "store-access-denied" {
+            retry: No,
+            happened: "PostgreSQL or etcd refuses the user or the password, or the user lacks a right.",
+            help: "Check the user and the password file in the section `postgres` or `etcd`, and the user's rights there.",
         }
         STORE_EMPTY = "store-empty" {
             retry: No,
@@ -167,12 +172,12 @@ section! {
         STORE_CLUSTER_MISMATCH = "store-cluster-mismatch" {
             retry: No,
             happened: "The store belongs to another cluster; the text names it.",
-            help: "Check `data` in the configuration.",
+            help: "Check `data`, `postgres.url` or `etcd.endpoints` and `etcd.prefix` in the configuration.",
         }
         STORE_MISMATCH = "store-mismatch" {
             retry: No,
-            happened: "The store is not the one that this node used before.",
-            help: "Restore the former one, or remove the witness to accept this one.",
+            happened: "The store is not the one that this node used before, or the store of the state is not the one that the cluster's rows name; the text says which.",
+            help: "Restore the former one, or remove the witness to accept this one. If the rows name another one, check which stores the configuration combines.",
         }
         STORE_FORKED = "store-forked" {
             retry: No,

@@ -54,6 +54,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     roles(input, file)?;
     postgres(input, file)?;
+    file.etcd.check(input)?;
     times(input, file)?;
     // A renewal must be confirmed within 80 % of the lease, and one may be lost (R8). If the file does not set
     // `lease`, the cluster's lease bounds the interval instead.
@@ -76,19 +77,17 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
     }
     let store = file.roles.contains(&Role::Store);
-    if file.postgres.url.is_some() {
-        let help = "leave it out: the nodes find each other through the database";
-        if store {
-            let why =
-                "with `postgres.url`, no node has the role `store`: the stores are in the database";
-            return Err(input.at(&["roles"], why.into(), Some(help.into())));
-        }
-        if let Some(first) = file.join.first() {
-            let why = format!("with `postgres.url`, a node joins no others; `join` lists {first}");
-            return Err(input.at(&["join"], why, Some(help.into())));
-        }
+    if store && file.has_database() {
+        let why = "with `postgres.url`, no node has the role `store`: the state is in the database";
+        return Err(input.at(&["roles"], why.into(), Some("leave `store` out".into())));
     }
-    match (store || file.postgres.url.is_some(), file.join.first()) {
+    let rows = file.place_of_rows();
+    if let (Some(setting), Some(first)) = (rows, file.join.first()) {
+        let why = format!("with `{setting}`, a node joins no others; `join` lists {first}");
+        let help = "leave it out: the nodes find each other through the cluster's rows";
+        return Err(input.at(&["join"], why, Some(help.into())));
+    }
+    match (store || rows.is_some(), file.join.first()) {
         (true, Some(first)) => {
             let why = format!(
                 "a node with the role `store` cannot join others, since they join it; `join` lists {first}"
@@ -214,6 +213,9 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["postgres", "connect-timeout"], file.postgres.connect_timeout, 10 * MS, HOUR),
         (["postgres", "statement-timeout"], file.postgres.statement_timeout, 10 * MS, HOUR),
         (["postgres", "watch-interval"], file.postgres.watch_interval, MS, HOUR),
+        (["etcd", "connect-timeout"], file.etcd.connect_timeout, 10 * MS, HOUR),
+        (["etcd", "attempt-timeout"], file.etcd.attempt_timeout, 10 * MS, HOUR),
+        (["etcd", "watch-timeout"], file.etcd.watch_timeout, 10 * MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),
@@ -295,6 +297,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["store", "batch-bytes"], store.batch_bytes, 64 * KIB, GIB),
         (["store", "low-water-bytes"], store.low_water_bytes, 0, 1024 * 1024 * GIB),
         (["store", "watch-history-bytes"], store.watch_history_bytes, 64 * KIB, GIB),
+        (["etcd", "batch-bytes"], file.etcd.batch_bytes, 64 * KIB, GIB),
     ];
     for (path, value, least, most) in all {
         if !(least..=most).contains(&value) {
@@ -360,6 +363,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["postgres", "writers"], file.postgres.writers, 1_000),
         (["postgres", "readers"], file.postgres.readers, 1_000),
         (["postgres", "row-changes"], file.postgres.row_changes, 10 * MILLION),
+        (["etcd", "batch-rows"], file.etcd.batch_rows, 100_000),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
         (["store", "queue-metadata-ops"], store.queue_metadata_ops, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),

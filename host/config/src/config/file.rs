@@ -9,6 +9,7 @@ use ostraca_store_sled::Options;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
+use super::etcd::EtcdSection;
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
 use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
@@ -55,6 +56,7 @@ pub(super) struct ConfigFile {
     pub(super) entities: EntitiesSection,
     pub(super) store: StoreSection,
     pub(super) postgres: PostgresSection,
+    pub(super) etcd: EtcdSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -229,6 +231,7 @@ impl Default for ConfigFile {
             entities: EntitiesSection::default(),
             store: StoreSection::default(),
             postgres: PostgresSection::default(),
+            etcd: EtcdSection::default(),
         }
     }
 }
@@ -455,6 +458,32 @@ impl ConfigFile {
         })
     }
 
+    /// Settings of the store in etcd, with the limits of the section `store` for queues; `None` if there is none.
+    pub(super) fn etcd_options(&self, data: &Path) -> Option<ostraca_store_etcd::Options> {
+        let options = self.etcd.options(data, self.lease)?;
+        let store = &self.store;
+        Some(ostraca_store_etcd::Options {
+            call_timeout: store.call_timeout.min(self.lease),
+            queue_rows: store.queue_metadata_ops as usize,
+            watch_history_changes: store.watch_history_changes as usize,
+            watch_history_bytes: saturating_usize(store.watch_history_bytes),
+            ..options
+        })
+    }
+
+    /// Whether the state of entities is in a database.
+    pub(super) fn has_database(&self) -> bool {
+        self.postgres.url.is_some()
+    }
+
+    /// The setting that says where the cluster's rows are, if they are not in the node with the role `store`.
+    pub(super) fn place_of_rows(&self) -> Option<&'static str> {
+        if !self.etcd.endpoints.is_empty() {
+            return Some("etcd.endpoints");
+        }
+        self.has_database().then_some("postgres.url")
+    }
+
     /// Settings of the node's state machine.
     pub(super) fn node_settings(&self) -> node::Settings {
         node::Settings {
@@ -476,7 +505,8 @@ impl ConfigFile {
             manager_silence_timeout: self.manager_silence_ms(),
             campaign_stagger: millis(self.campaign_stagger),
             // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
-            embedded_store: self.roles.contains(&Role::Store),
+            // Elsewhere, another process could renew the lease under this node's name.
+            embedded_store: self.roles.contains(&Role::Store) && self.place_of_rows().is_none(),
             mutations: Vec::new(),
         }
     }

@@ -95,6 +95,36 @@ fn with_a_database_no_node_has_the_store() {
 }
 
 #[test]
+fn with_etcd_the_state_stays_where_it_is() {
+    let text = "node = \"n\"\nlease = \"2 s\"\n[etcd]\nendpoints = [\"localhost:2379\"]\nuser = \"o\"\npassword-file = \"pw\"\n[store]\nqueue-metadata-ops = 7\n";
+    let config = Config::parse(text, "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.roles(), Roles::ALL);
+    assert!(config.has_rows_outside() && config.postgres_options().is_none());
+    assert!(!config.node_settings().embedded_store, "another process could have its name");
+    let options = config.etcd_options().expect("etcd");
+    assert_eq!(options.endpoints, ["localhost:2379"]);
+    assert_eq!((options.user.as_deref(), options.queue_rows), (Some("o"), 7));
+    assert_eq!(options.password_file, Some("dir/pw".into()));
+    // R8: a renewal must be able to reach another member in time.
+    assert_eq!(options.call_timeout, Duration::from_secs(2));
+    for time in [options.attempt_timeout, options.connect_timeout, options.watch_timeout] {
+        assert_eq!(time, Duration::from_millis(500));
+    }
+
+    let both = "node = \"n\"\n[postgres]\nurl = \"host=localhost\"\n[etcd]\nendpoints = [\"e1:1\", \"e2:1\"]\ntls = \"verify\"\nca-file = \"ca.pem\"\ncertificate-file = \"c.pem\"\nkey-file = \"c.key\"";
+    let config = Config::parse(both, "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.roles(), Roles { store: false, ..Roles::ALL });
+    let expected = ostraca_store_etcd::Tls::Verify {
+        ca: Some("dir/ca.pem".into()),
+        identity: Some(("dir/c.pem".into(), "dir/c.key".into())),
+    };
+    assert_eq!(config.etcd_options().expect("etcd").tls, expected);
+    // A node without the role `store` finds the state's node through the rows.
+    let host = "node = \"n\"\nroles = [\"host\"]\n[etcd]\nendpoints = [\"[::1]:1\"]";
+    assert!(Config::parse(host, "ostraca.toml").expect("a configuration").join.is_empty());
+}
+
+#[test]
 fn join_addresses_may_come_from_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ostraca.toml");
@@ -149,6 +179,26 @@ fn each_error_names_its_line() {
             Some(4),
             "only with `tls = \"verify\"`",
         ),
+        ("node = \"n\"\n[etcd]\nendpoints = [\"there\"]", Some(3), "not the address of a member"),
+        ("node = \"n\"\n[etcd]\nendpoints = [\"far:1\"]", Some(3), "`tls` must be set for far:1"),
+        (
+            "node = \"n\"\njoin = [\"a:1\"]\nroles = [\"host\"]\n[etcd]\nendpoints = [\"localhost:1\"]",
+            Some(2),
+            "with `etcd.endpoints`, a node joins no others",
+        ),
+        (
+            "node = \"n\"\n[etcd]\nendpoints = [\"localhost:1\"]\nkey-file = \"x\"",
+            Some(4),
+            "`key-file` is used only with",
+        ),
+        (
+            "node = \"n\"\n[etcd]\nendpoints = [\"localhost:1\"]\ntls = \"verify\"\ncertificate-file = \"x\"",
+            Some(5),
+            "belong together",
+        ),
+        ("node = \"n\"\n[etcd]\nuser = \"x\"", Some(3), "`user` and `password-file` belong"),
+        ("node = \"n\"\n[etcd]\nprefix = \"\"", Some(3), "`prefix` must not be empty"),
+        ("node = \"n\"\n[etcd]\nbatch-rows = 0", Some(3), "`batch-rows` must be from 1"),
         ("", None, "`node` is required"),
         ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),
         ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),

@@ -9,9 +9,10 @@ use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::ids::{ClusterId, NodeId};
-use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
+use ostraca_core::node::{Event, Machine, NodeIdentity};
 use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
+use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::peer::PeerDialer;
 use ostraca_workers::{Input, RandomKey};
@@ -68,10 +69,17 @@ impl NodeBuilder {
         blocking(move || RouteCache::open(&dir, cluster, types)).await
     }
 
-    pub(super) fn joining(&self, dialer: &PeerDialer, control: &ControlThread) -> StoreConnector {
+    /// Connects to the stores outside this process. `own` has the state of entities, if it is in this one.
+    pub(super) fn connector(
+        &self,
+        own: Option<Arc<SledStore>>,
+        dialer: &PeerDialer,
+        control: &ControlThread,
+    ) -> StoreConnector {
         StoreConnector {
             config: self.config.clone(),
             cluster: self.cluster,
+            own,
             dialer: dialer.clone(),
             control_runtime: control.runtime.clone(),
             clock: self.clock.clone(),
@@ -149,7 +157,7 @@ impl NodeBuilder {
             shard_count: stores.cluster_info.shards,
             seed: rand::random(),
         };
-        let settings = Settings { embedded_store: roles.store, ..self.config.node_settings() };
+        let settings = self.config.node_settings();
         Machine::new(settings, name, self.config.strategy())
     }
 

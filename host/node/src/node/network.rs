@@ -112,14 +112,15 @@ impl Network {
 /// Describes the node as far as is known before the store of another node is found.
 fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     let config = &basis.config;
+    let found = own.and_then(|own| own.cluster_info.as_ref());
     let node = NodeDescriptor {
         cluster: basis.cluster,
-        store_id: own.map_or(0, |own| own.cluster_info.identity.store_id),
+        store_id: found.map_or(0, |found| found.identity.store_id),
         node: basis.node.clone(),
         incarnation: Incarnation::default(),
     };
-    let (shards, hash) = match own {
-        Some(own) => (own.cluster_info.shards, own.cluster_info.hash.clone()),
+    let (shards, hash) = match found {
+        Some(found) => (found.shards, found.hash.clone()),
         None => {
             (config.expected_shards.unwrap_or(0), config.expected_hash.clone().unwrap_or_default())
         }

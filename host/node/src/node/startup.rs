@@ -23,6 +23,7 @@ use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
 use crate::error::NodeError;
 use crate::service::ClientBackend;
+use crate::stores::LocalStore;
 
 impl Node {
     /// The first half of [`Node::start`]: builds all parts and starts the registration. From then on the node must
@@ -49,25 +50,27 @@ impl Node {
         let cache = basis.cache().await?;
         let remembered = cache.as_ref().map(RouteCache::load).unwrap_or_default();
         let stores = match own {
-            Some(own) => StoreHandles::from_local(own),
-            None => {
-                let joining = basis.joining(&network.dialer, &control);
-                joining.connect_or_defer(remembered.pool.clone(), &mut tasks).await?
+            Some(LocalStore { sled, cluster_info: Some(found) }) => {
+                StoreHandles::from_local(sled, found)
+            }
+            own => {
+                let own = own.map(|own| own.sled);
+                let connector = basis.connector(own, &network.dialer, &control);
+                connector.connect_or_defer(remembered.pool.clone(), &mut tasks).await?
             }
         };
         network.set_cluster_info(&stores);
         basis.config.apply_cluster_settings(&stores.cluster_info.settings);
         basis.clock.advance_to(stores.cluster_info.cluster_time);
         store_access::apply_cluster_info(&stores.cluster_info, &basis.clock, &basis.random_key);
-        // The first node of a new cluster in a database; elsewhere the store's node has written it.
-        let has_no_utc = basis.config.postgres_options().is_some()
-            && !stores.deferred
-            && stores.cluster_info.utc_ms == 0;
-        if stores.local_store.is_some() || has_no_utc {
+        let rows_outside = basis.config.has_rows_outside();
+        // The first node of a new cluster without a store's node, which would have written it.
+        let has_no_utc = rows_outside && !stores.deferred && stores.cluster_info.utc_ms == 0;
+        if (stores.local_store.is_some() && !rows_outside) || has_no_utc {
             let (rows, wall) = (&*stores.cluster_store, Some(wall_millis()));
             match bootstrap::advance_cluster_time(rows, &basis.clock, wall).await {
                 // Another node that started at the same moment has written it.
-                Err(ostraca_catalog::Error::RowConflict(_)) if stores.local_store.is_none() => {}
+                Err(ostraca_catalog::Error::RowConflict(_)) if rows_outside => {}
                 result => result?,
             }
         }
@@ -122,6 +125,7 @@ impl Node {
             entity_store: stores.entity_store.clone(),
             local_store: stores.local_store.clone(),
             database: basis.config.postgres_options().map(|database| database.place()),
+            etcd: basis.config.etcd_options().map(|etcd| etcd.place()),
             wasm,
             hosts: roles.host,
             loader,

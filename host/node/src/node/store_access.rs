@@ -1,5 +1,5 @@
-//! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, in a
-//! database, or unavailable for now.
+//! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, outside
+//! the nodes, or unavailable for now.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,8 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
 use crate::error::NodeError;
-use crate::stores::postgres::{self, DatabaseStore};
-use crate::stores::{self, ClusterInfo, LocalStore};
+use crate::stores::{self, ClusterInfo, ReachedStores};
 
 /// How long a start waits for an unavailable store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,44 +31,25 @@ pub(super) struct StoreHandles {
     pub(super) cluster_store: Arc<dyn ClusterStore>,
     pub(super) entity_store: Arc<dyn EntityStore>,
     pub(super) cluster_info: ClusterInfo,
-    /// The store, if it is in this process.
+    /// The store with the state of entities, if it is in this process.
     pub(super) local_store: Option<Arc<SledStore>>,
     /// Whether the store has not responded yet.
     pub(super) deferred: bool,
 }
 
 impl StoreHandles {
-    /// The handles for the node's own store.
-    pub(super) fn from_local(own: LocalStore) -> Self {
-        let LocalStore { sled, cluster_info: found } = own;
-        let (rows, entities) = (sled.clone(), sled.clone());
-        Self {
-            cluster_store: rows,
-            entity_store: entities,
-            cluster_info: found,
-            local_store: Some(sled),
-            deferred: false,
-        }
+    /// The handles for the node's own store, which has both.
+    pub(super) fn from_local(sled: Arc<SledStore>, cluster_info: ClusterInfo) -> Self {
+        let (cluster_store, entity_store) = (sled.clone(), sled.clone());
+        let local_store = Some(sled);
+        Self { cluster_store, entity_store, cluster_info, local_store, deferred: false }
     }
 
-    /// The handles for the stores in a database.
-    fn from_database(opened: &DatabaseStore) -> Self {
-        let (rows, entities) = (opened.store.clone(), opened.store.clone());
+    fn from_reached(reached: &ReachedStores) -> Self {
         Self {
-            cluster_store: rows,
-            entity_store: entities,
-            cluster_info: opened.cluster_info.clone(),
-            local_store: None,
-            deferred: false,
-        }
-    }
-
-    fn from_remote(remote: &stores::RemoteStore) -> Self {
-        let (rows, entities) = (remote.cluster_store.clone(), remote.entity_store.clone());
-        Self {
-            cluster_store: rows,
-            entity_store: entities,
-            cluster_info: remote.cluster_info.clone(),
+            cluster_store: reached.cluster_store.clone(),
+            entity_store: reached.entity_store.clone(),
+            cluster_info: reached.cluster_info.clone(),
             local_store: None,
             deferred: false,
         }
@@ -116,27 +96,12 @@ impl StoreHandles {
     }
 }
 
-/// Stores outside this process.
-enum Reached {
-    /// In another node.
-    Node(stores::RemoteStore),
-    /// In a database.
-    Database(DatabaseStore),
-}
-
-impl Reached {
-    fn handles(&self) -> StoreHandles {
-        match self {
-            Self::Node(remote) => StoreHandles::from_remote(remote),
-            Self::Database(opened) => StoreHandles::from_database(opened),
-        }
-    }
-}
-
-/// Connects to another node's store, or to a database.
+/// Connects to stores of which at least one is outside this process.
 pub(super) struct StoreConnector {
     pub(super) config: Config,
     pub(super) cluster: ClusterId,
+    /// The store with the state of entities, if it is in this process.
+    pub(super) own: Option<Arc<SledStore>>,
     pub(super) dialer: PeerDialer,
     pub(super) control_runtime: Handle,
     pub(super) clock: Arc<ClusterClock>,
@@ -156,8 +121,9 @@ impl StoreConnector {
         let limit = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
         let error = match self.connect(limit).await {
             Ok(reached) => {
-                let stores = reached.handles();
-                self.hold(reached, tasks);
+                let local_store = self.own.clone();
+                let stores = StoreHandles { local_store, ..StoreHandles::from_reached(&reached) };
+                reached.keepers.into_iter().for_each(|keeper| drop(tasks.spawn(keeper)));
                 return Ok(stores);
             }
             Err(error) => error,
@@ -174,22 +140,9 @@ impl StoreConnector {
         Ok(stores)
     }
 
-    async fn connect(&self, limit: Duration) -> Result<Reached, NodeError> {
-        let Self { config, cluster, dialer, control_runtime: control, .. } = self;
-        let Some(options) = config.postgres_options() else {
-            let remote = stores::connect(config, *cluster, dialer, control, limit).await?;
-            return Ok(Reached::Node(remote));
-        };
-        let opened = postgres::open(config, options, *cluster, control, limit).await?;
-        Ok(Reached::Database(opened))
-    }
-
-    /// Keeps what the stores need until the node ends.
-    fn hold(&self, reached: Reached, tasks: &mut JoinSet<()>) {
-        match reached {
-            Reached::Node(remote) => drop(tasks.spawn(hold_until_shutdown(remote))),
-            Reached::Database(opened) => postgres::keep_witness(&self.config, &opened.store, tasks),
-        }
+    async fn connect(&self, limit: Duration) -> Result<ReachedStores, NodeError> {
+        let Self { config, cluster, own, dialer, control_runtime: control, .. } = self;
+        stores::connect(config, *cluster, own.as_ref(), dialer, control, limit).await
     }
 
     /// Retries until it is connected, and then maintains the connection.
@@ -198,14 +151,12 @@ impl StoreConnector {
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
                 Ok(reached) => {
-                    let stores = reached.handles();
                     // Before any turn can run.
-                    apply_cluster_info(&stores.cluster_info, &self.clock, &self.random_key);
-                    let time = stores.cluster_info.cluster_time;
-                    deferred.set_connected(time, stores.cluster_store, stores.entity_store);
-                    let mut tasks = JoinSet::new();
-                    self.hold(reached, &mut tasks);
-                    while tasks.join_next().await.is_some() {}
+                    apply_cluster_info(&reached.cluster_info, &self.clock, &self.random_key);
+                    let time = reached.cluster_info.cluster_time;
+                    deferred.set_connected(time, reached.cluster_store, reached.entity_store);
+                    let keepers: JoinSet<()> = reached.keepers.into_iter().collect();
+                    keepers.join_all().await;
                     return;
                 }
                 Err(error) => {
@@ -236,10 +187,4 @@ pub(super) fn apply_cluster_info(
         // The secret never changes: a second value would be the same.
         let _ = random_key.set(key);
     }
-}
-
-/// Keeps the task that writes the store's witness alive until the node ends.
-async fn hold_until_shutdown(remote: stores::RemoteStore) {
-    std::future::pending::<()>().await;
-    drop(remote);
 }

@@ -23,6 +23,8 @@ use crate::error::NodeError;
 pub(super) struct StoreLocator {
     dialer: PeerDialer,
     cluster: ClusterId,
+    /// The cluster's rows, if they are outside the nodes: they show where the store is.
+    rows: Option<Arc<dyn ClusterStore>>,
     /// `host:port`, without duplicates.
     places: Mutex<StoreAddresses>,
     /// Timeout for the nodes' responses, shorter than the timeout for a link, so that their errors still arrive.
@@ -53,7 +55,13 @@ impl StoreLocator {
         connect_timeout: Duration,
     ) -> Self {
         let places = Mutex::new(StoreAddresses { all: join.to_vec(), store: None });
-        Self { dialer, cluster, places, wait: connect_timeout * 3 / 4, failed: Mutex::default() }
+        let wait = connect_timeout * 3 / 4;
+        Self { dialer, cluster, rows: None, places, wait, failed: Mutex::default() }
+    }
+
+    /// Finds the store through these rows instead of the addresses under `join`.
+    pub(super) fn with_rows(self, rows: Option<Arc<dyn ClusterStore>>) -> Self {
+        Self { rows, ..self }
     }
 
     /// The most specific known reason why the store was not found.
@@ -67,11 +75,17 @@ impl StoreLocator {
 
     /// Connects to the store node: the first node that responds and has the store.
     pub(super) async fn connect(&self, alpn: Alpn) -> Result<PeerLink, NodeError> {
-        let places = {
-            let places = lock(&self.places);
-            match &places.store {
-                Some(store) => vec![store.clone()],
-                None => places.all.clone(),
+        let known = lock(&self.places).store.clone();
+        let places = match (known, &self.rows) {
+            (Some(store), _) => vec![store],
+            (None, None) => lock(&self.places).all.clone(),
+            (None, Some(rows)) => {
+                let found = store_addresses(&**rows).await?;
+                if found.is_empty() {
+                    let why = "no node with the role `store` has registered".to_owned();
+                    return Err(NodeError::StoreUnreachable(why));
+                }
+                found
             }
         };
         let search = self.find_store(&places, alpn);
@@ -195,6 +209,11 @@ async fn read_store_addresses(
     // This is a single request, so the driver need not run.
     let (store, _driver) =
         PeerClusterStore::connect(again, known, ClientOptions::default()).await?;
+    store_addresses(&store).await
+}
+
+/// The addresses of the nodes with the role `store`, from the cluster's rows.
+async fn store_addresses(store: &dyn ClusterStore) -> Result<Vec<String>, NodeError> {
     let (rows, _) = store.list("nodes/").await?;
     let mut leads = Vec::new();
     for row in &rows {

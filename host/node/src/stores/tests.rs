@@ -21,7 +21,12 @@ use ostraca_wire::server::{
 };
 
 use super::channel::failure;
+use super::locator::StoreLocator;
 use super::*;
+use ostraca_catalog::pool::HASH;
+use ostraca_catalog::rows;
+use ostraca_config::config::ClusterSettings;
+use ostraca_wire::peer::{Alpn, PeerDialer};
 
 const CLUSTER: ClusterId = ClusterId(7);
 
@@ -132,7 +137,7 @@ fn config(dir: &Path, join: &[&str], cluster: &str) -> Config {
 
 async fn founded(shards: u32) -> MemoryStore {
     let store = MemoryStore::new(9, CLUSTER, "test");
-    ostraca_catalog::bootstrap::initialize_cluster(&store, shards, &ClusterSettings::default())
+    ostraca_catalog::bootstrap::initialize_cluster(&store, 9, shards, &ClusterSettings::default())
         .await
         .expect("initialized");
     store
@@ -162,8 +167,8 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         .expect("written");
 }
 
-async fn join(config: &Config, from: &Running) -> Result<RemoteStore, NodeError> {
-    connect(config, CLUSTER, &from.dialer, &Handle::current(), Duration::ZERO).await
+async fn join(config: &Config, from: &Running) -> Result<ReachedStores, NodeError> {
+    connect(config, CLUSTER, None, &from.dialer, &Handle::current(), Duration::ZERO).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +197,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     // Another store replaces the first one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
-    ostraca_catalog::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
+    ostraca_catalog::bootstrap::initialize_cluster(&strange, 10, 64, &ClusterSettings::default())
         .await
         .expect("initialized");
     let stranger =
