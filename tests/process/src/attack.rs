@@ -135,9 +135,10 @@ impl AttackRun {
     /// The first violated promise, by name; or that the fault was not injected within its step.
     pub async fn rounds(
         mut self,
-        name: &str,
+        name: impl AsRef<str>,
         mut attack: impl AsyncFnMut(&mut AttackRun) -> Result<FaultTiming>,
     ) -> Result<Report> {
+        let name = name.as_ref();
         let rounds = number("ROUNDS").unwrap_or(ROUNDS);
         let soak = Soak::of(name)?;
         let mut report = Report::default();

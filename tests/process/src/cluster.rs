@@ -9,6 +9,7 @@
 
 mod faults;
 mod observe;
+mod stores;
 mod view;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,11 +19,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
-use ostraca_test_servers::postgres::Server;
 use ostraca_wire::Limits;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
+use self::stores::StoreServers;
+pub use self::stores::Stores;
 pub use self::view::View;
 use crate::io_recorder::{self, IoRecorder};
 use crate::node::NodeProcess;
@@ -64,8 +66,8 @@ pub struct Options {
     pub seed: u64,
     /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
-    /// Whether the stores are in a PostgreSQL database, which the cluster starts, instead of the first node.
-    pub postgres: bool,
+    /// Where the stores are; the cluster starts the servers that they need.
+    pub stores: Stores,
 }
 
 impl Options {
@@ -81,14 +83,15 @@ impl Options {
             proxied: true,
             seed: 0,
             slow_syncs: None,
-            postgres: false,
+            stores: Stores::Node,
         }
     }
 
-    /// Options for three nodes whose stores are in PostgreSQL.
+    /// The same, with its stores elsewhere: no node has the role `store` if the state is in a database.
     #[must_use]
-    pub fn three_on_postgres(name: &str) -> Self {
-        Self { postgres: true, ..Self::new(name, &[NO_STORE, NO_STORE, NO_STORE]) }
+    pub fn on(self, stores: Stores) -> Self {
+        let roles = self.roles.iter().map(|roles| stores.roles(roles)).collect();
+        Self { name: self.name + stores.suffix(), roles, stores, ..self }
     }
 
     /// Options for three nodes: the first has every role, the others every role except the store.
@@ -115,8 +118,8 @@ fn agreed(settings: &str) -> Result<Vec<String>> {
 /// A running cluster. Its processes are killed by process id when the value is dropped.
 pub struct Cluster {
     members: Vec<Member>,
-    /// The server with the stores.
-    database: Option<Server>,
+    /// The servers with the stores, if no node has them.
+    servers: StoreServers,
     /// The network with its faults; `None` without proxies.
     network: Option<Network>,
     profile: Profile,
@@ -153,8 +156,7 @@ impl Cluster {
             true => Some(Network::start(&addresses, options.seed)?),
             false => None,
         };
-        let database = options.postgres.then(|| Server::start(""));
-        let url = database.as_ref().map(|server| server.url(&server.database()));
+        let mut servers = StoreServers::start(options.stores);
         let mut members: Vec<Member> = Vec::new();
         for (place, (roles, (listen, reached))) in options.roles.iter().zip(&addresses).enumerate()
         {
@@ -168,12 +170,12 @@ impl Cluster {
                 Some(first) => {
                     let ca = first.home.dir().join("ca").display().to_string();
                     more.extend(["--ca".into(), ca]);
-                    if url.is_none() {
+                    if options.stores == Stores::Node {
                         more.extend(["--join".into(), first.reached.to_string()]);
                     }
                 }
             }
-            more.extend(url.iter().flat_map(|url| ["--postgres".into(), url.clone()]));
+            more.extend(servers.next_arguments().await);
             let more: Vec<&str> = more.iter().map(String::as_str).collect();
             let home = NodeDir::make(&options.name, &more, |_| {})?;
             home.set(&options.settings)?;
@@ -200,7 +202,7 @@ impl Cluster {
         let first = members.first().context("a cluster has a node")?;
         let profile = first.home.profile(first.listen)?;
         let shards = options.shards;
-        let mut cluster = Self { members, database, network, profile, shards, _turn: turn };
+        let mut cluster = Self { members, servers, network, profile, shards, _turn: turn };
         for place in 0..options.at_once {
             cluster.start_node(place)?;
         }
@@ -242,16 +244,6 @@ impl Cluster {
             Some(network) => network,
             None => panic!("this cluster was started without proxies"),
         }
-    }
-
-    /// The server with the stores.
-    ///
-    /// # Panics
-    /// If they are in a node.
-    #[must_use]
-    #[allow(clippy::expect_used, reason = "a test that uses a server it did not request is wrong")]
-    pub fn database(&mut self) -> &mut Server {
-        self.database.as_mut().expect("this cluster has no database")
     }
 
     /// The node's directory.

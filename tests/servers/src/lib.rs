@@ -29,7 +29,8 @@ fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T
     })
 }
 
-fn free_port() -> u16 {
+#[must_use]
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
 }

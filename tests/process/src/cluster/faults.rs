@@ -80,6 +80,7 @@ impl Cluster {
         if let Some(network) = &self.network {
             network.heal();
         }
+        self.servers.heal();
         for node in nodes {
             if self.members[*node].paused {
                 self.resume(*node)?;

@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
-use ostraca_process_tests::cluster::{ALL, NO_STORE, Options};
+use ostraca_process_tests::cluster::{ALL, NO_STORE, Options, Stores};
 use ostraca_process_tests::proxy::{Endpoint, Rule};
 use rand::Rng;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_host_loses_and_repeats_nothing() {
-    let scene = AttackRun::set(&Options::three("kill-host")).await.expect("cluster");
-    let killed = scene.rounds("kill -9 of a host", async |scene| {
+use crate::named;
+
+on_each_store!(a_killed_host_loses_and_repeats_nothing);
+
+async fn a_killed_host_loses_and_repeats_nothing(stores: Stores) {
+    let options = Options::three("kill-host").on(stores);
+    let scene = AttackRun::set(&options).await.expect("cluster");
+    let killed = scene.rounds(named("kill -9 of a host", stores), async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
         scene.inject(|cluster, _| cluster.kill_9(host)).await?;
@@ -20,11 +24,13 @@ async fn a_killed_host_loses_and_repeats_nothing() {
     killed.await.expect("rounds");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_manager_is_replaced_and_nothing_is_lost() {
+on_each_store!(a_killed_manager_is_replaced_and_nothing_is_lost);
+
+async fn a_killed_manager_is_replaced_and_nothing_is_lost(stores: Stores) {
     let roles = ["store,host,gateway", NO_STORE, NO_STORE];
-    let scene = AttackRun::set(&Options::new("kill-manager", &roles)).await.expect("cluster");
-    let killed = scene.rounds("kill -9 of the manager", async |scene| {
+    let options = Options::new("kill-manager", &roles).on(stores);
+    let scene = AttackRun::set(&options).await.expect("cluster");
+    let killed = scene.rounds(named("kill -9 of the manager", stores), async |scene| {
         let manager = scene.cluster.manager().await?;
         let name = scene.cluster.name(manager);
         let term = scene.cluster.view().await?.nodes.term;

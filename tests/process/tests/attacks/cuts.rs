@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ostraca_process_tests::attack::{AttackRun, FaultTiming, LoadSize};
-use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::cluster::{Options, Stores, View};
 use ostraca_process_tests::proxy::{Endpoint, Rule};
 use rand::Rng;
+
+use crate::named;
 
 const STORE: Endpoint = Endpoint::Node(0);
 
@@ -48,14 +50,22 @@ async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_node_cut_off_from_the_store_releases_its_shards() {
-    let scene = AttackRun::set(&Options::three("cut-store")).await.expect("cluster");
-    let cuts = scene.rounds("a node cut off from the store", async |scene| {
+on_each_store!(a_node_cut_off_from_the_store_releases_its_shards);
+
+async fn a_node_cut_off_from_the_store_releases_its_shards(stores: Stores) {
+    let options = Options::three("cut-store").on(stores);
+    let scene = AttackRun::set(&options).await.expect("cluster");
+    let cuts = scene.rounds(named("a node cut off from the store", stores), async |scene| {
         let place = scene.rng.random_range(1..3);
-        let (node, name) = (Endpoint::Node(place), scene.cluster.name(place));
-        let ways = [(STORE, node), (node, STORE)];
-        cut(scene, &ways, async |scene| until_others_own(scene, &name).await).await
+        let name = scene.cluster.name(place);
+        scene
+            .inject(|cluster, _| {
+                cluster.cut_from_stores(place);
+                Ok(())
+            })
+            .await?;
+        until_others_own(scene, &name).await?;
+        Ok(FaultTiming::InStep)
     });
     cuts.await.expect("rounds");
 }

@@ -17,7 +17,7 @@ use prost::Message as _;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
 
-const WIT: &str = include_str!("../../../wit/ostraca-entity.wit");
+const WIT: &str = include_str!("../../../../wit/ostraca-entity.wit");
 
 struct World {
     home: NodeDir,

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
-use ostraca_process_tests::cluster::{NO_STORE, Options};
+use ostraca_process_tests::cluster::{NO_STORE, Options, Stores};
 use rand::Rng;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_owner_paused_past_its_lease_has_no_further_effects() {
-    let scene = AttackRun::set(&Options::three("pause-owner")).await.expect("cluster");
-    let paused = scene.rounds("SIGSTOP of an owner past its lease", async |scene| {
+use crate::named;
+
+on_each_store!(an_owner_paused_past_its_lease_has_no_further_effects);
+
+async fn an_owner_paused_past_its_lease_has_no_further_effects(stores: Stores) {
+    let options = Options::three("pause-owner").on(stores);
+    let scene = AttackRun::set(&options).await.expect("cluster");
+    let paused = scene.rounds(named("SIGSTOP of an owner past its lease", stores), async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
         scene.inject(|cluster, _| cluster.pause(host)).await?;

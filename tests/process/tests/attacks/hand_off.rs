@@ -10,8 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ostraca_client::ShardState;
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
-use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::cluster::{Options, Stores, View};
 use ostraca_process_tests::proxy::{Endpoint, Rule};
+
+use crate::named;
 
 const STORE: usize = 0;
 
@@ -56,9 +58,9 @@ fn begun(_: &View, now: &View, owner: &str, _: &str) -> bool {
     now.shards.iter().any(|it| it.owner == owner && it.state() == ShardState::Moving)
 }
 
-async fn killed_in(step: Step) {
-    let scene = AttackRun::set(&options(step.name)).await.expect("cluster");
-    let rounds = scene.rounds(step.name, async |scene| {
+async fn killed_in(step: Step, stores: Stores) {
+    let scene = AttackRun::set(&options(step.name).on(stores)).await.expect("cluster");
+    let rounds = scene.rounds(named(step.name, stores), async |scene| {
         let view = scene.cluster.wait_settled().await?;
         let manager = view.manager().and_then(|name| scene.cluster.place(name));
         let manager = manager.context("no manager")?;
@@ -109,43 +111,44 @@ async fn seen(scene: &mut AttackRun, found: impl Fn(&View) -> bool) -> Result<bo
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_kill_after_the_intent_before_the_owner_is_notified() {
-    killed_in(Step {
+    let step = Step {
         name: "intent-written",
         // The owner receives neither begin-hand-off nor hand-off.
         prepare: |scene, parts| one_way(scene, parts.manager, parts.owner),
         passed: begun,
         then: Duration::ZERO,
-    })
-    .await;
+    };
+    killed_in(step, Stores::Node).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_kill_after_begin_hand_off_before_all_acks() {
-    killed_in(Step {
+on_each_store!(a_kill_after_begin_hand_off_before_all_acks);
+
+async fn a_kill_after_begin_hand_off_before_all_acks(stores: Stores) {
+    let step = Step {
         name: "begin-said",
         // The manager waits for the heir's acknowledgement, for at most one second.
         prepare: |scene, parts| one_way(scene, parts.heir, parts.manager),
         passed: begun,
         then: Duration::from_millis(100),
-    })
-    .await;
+    };
+    killed_in(step, stores).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_kill_after_the_owner_stops_before_the_manager_knows() {
-    killed_in(Step {
+    let step = Step {
         name: "stopped",
         prepare: |scene, parts| one_way(scene, parts.owner, parts.manager),
         passed: begun,
         // Time for the acknowledgements' deadline and the owner's stop.
         then: Duration::from_millis(1_700),
-    })
-    .await;
+    };
+    killed_in(step, Stores::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_kill_after_the_new_owner_is_written_before_it_claims() {
-    killed_in(Step {
+    let step = Step {
         name: "owner-written",
         // The heir receives neither its row nor a response from the store.
         prepare: |scene, parts| {
@@ -154,8 +157,8 @@ async fn a_kill_after_the_new_owner_is_written_before_it_claims() {
         },
         passed: |before, now, _, heir| now.owned_by(heir) > before.owned_by(heir),
         then: Duration::ZERO,
-    })
-    .await;
+    };
+    killed_in(step, Stores::Node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

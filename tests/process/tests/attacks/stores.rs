@@ -1,44 +1,17 @@
-//! Three nodes whose stores are in PostgreSQL: a node is killed or stopped, or the database restarts, under load.
-//! Nothing is lost, nothing runs twice, nothing remains unserved.
+//! Faults of the servers that have the stores: PostgreSQL and etcd. What happens to nodes is the same attack on each
+//! store: see [`crate::on_each_store`].
 
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
-use ostraca_process_tests::cluster::{Cluster, Options};
+use ostraca_process_tests::cluster::{Cluster, Options, Stores, View};
 use rand::Rng;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_node_on_postgres_loses_and_repeats_nothing() {
-    let scene = AttackRun::set(&Options::three_on_postgres("pg-kill")).await.expect("cluster");
-    let killed = scene.rounds("kill -9 of a node on PostgreSQL", async |scene| {
-        let node = scene.rng.random_range(0..3);
-        let name = scene.cluster.name(node);
-        scene.inject(|cluster, _| cluster.kill_9(node)).await?;
-        scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
-        Ok(FaultTiming::InStep)
-    });
-    killed.await.expect("rounds");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_stopped_node_on_postgres_holds_no_shard() {
-    let scene = AttackRun::set(&Options::three_on_postgres("pg-pause")).await.expect("cluster");
-    let paused = scene.rounds("SIGSTOP of a node on PostgreSQL", async |scene| {
-        let node = scene.rng.random_range(0..3);
-        let name = scene.cluster.name(node);
-        scene.inject(|cluster, _| cluster.pause(node)).await?;
-        scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
-        // What it sends when it goes on comes from a former owner.
-        scene.cluster.resume(node)?;
-        Ok(FaultTiming::InStep)
-    });
-    paused.await.expect("rounds");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_database_loses_and_repeats_nothing() {
-    let scene = AttackRun::set(&Options::three_on_postgres("pg-restart")).await.expect("cluster");
+    let options = Options::three("restart").on(Stores::PostgresAndEtcd);
+    let scene = AttackRun::set(&options).await.expect("cluster");
     let restarted = scene.rounds("kill -9 of PostgreSQL", async |scene| {
         let kill = scene.inject(|cluster, _| {
             cluster.database().stop(Signal::SIGKILL);
@@ -56,7 +29,7 @@ async fn a_killed_database_loses_and_repeats_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn r5_a_restored_database_is_refused_by_a_node() {
-    let options = Options::three_on_postgres("pg-restored");
+    let options = Options::three("restored").on(Stores::Postgres);
     let mut cluster = Cluster::start(&options).await.expect("cluster");
     cluster.wait_settled().await.expect("settled");
     cluster.term(0).expect("stopped");
@@ -83,4 +56,35 @@ async fn r5_a_restored_database_is_refused_by_a_node() {
     std::fs::remove_file(&witness).expect("removed");
     cluster.start_node(2).expect("started");
     cluster.stop().expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_member_of_etcd_interrupts_nothing() {
+    let options = Options::three("etcd-kill").on(Stores::PostgresAndEtcd);
+    let mut scene = AttackRun::set(&options).await.expect("cluster");
+    // Turns do not need etcd.
+    scene.least = 0;
+    let killed = scene.rounds("kill -9 of a member of etcd", async |scene| {
+        let owners = |view: &View| -> Vec<_> {
+            view.shards.iter().map(|shard| (shard.owner.clone(), shard.epoch)).collect()
+        };
+        let before = owners(&scene.cluster.wait_settled().await?);
+        let leads = scene.round.is_multiple_of(2);
+        let leader = scene.cluster.etcd().leader();
+        let member = if leads { leader } else { (leader + scene.rng.random_range(1..3)) % 3 };
+        scene
+            .inject(|cluster, _| {
+                cluster.etcd().kill(member);
+                Ok(())
+            })
+            .await?;
+        // Longer than a lease: each node has renewed its own through another member.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        scene.wait_progress(500).await?;
+        let after = owners(&scene.cluster.wait_settled().await?);
+        anyhow::ensure!(before == after, "shards moved: {before:?}, {after:?}");
+        scene.cluster.etcd().restart(member);
+        Ok(FaultTiming::InStep)
+    });
+    killed.await.expect("rounds");
 }

@@ -1,7 +1,7 @@
 //! Malicious components and guests on a real node: the node survives each of them, other entities still answer, and
 //! the refusal names the limit.
 
-#[path = "../../../host/wasm/tests/common/handmade.rs"]
+#[path = "../../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
 
 use std::pin::pin;

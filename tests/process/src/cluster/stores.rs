@@ -1,0 +1,147 @@
+//! Where a cluster's stores are, and the servers that have them if no node does.
+
+use ostraca_test_servers::proxy::Proxy;
+use ostraca_test_servers::{etcd, postgres};
+
+use super::{Cluster, NO_STORE};
+use crate::proxy::{Endpoint, Rule};
+
+/// Where the state of entities and the cluster's rows are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stores {
+    /// Both in the first node.
+    Node,
+    /// The state in the first node, the rows in etcd.
+    NodeAndEtcd,
+    /// Both in PostgreSQL.
+    Postgres,
+    /// The state in PostgreSQL, the rows in etcd.
+    PostgresAndEtcd,
+}
+
+impl Stores {
+    fn has_database(self) -> bool {
+        matches!(self, Self::Postgres | Self::PostgresAndEtcd)
+    }
+
+    fn has_etcd(self) -> bool {
+        matches!(self, Self::NodeAndEtcd | Self::PostgresAndEtcd)
+    }
+
+    /// The roles of a node that has these ones if the stores are in the first node.
+    pub(super) fn roles(self, roles: &str) -> String {
+        match self.has_database() {
+            true => {
+                let left: Vec<_> = roles.split(',').filter(|role| *role != "store").collect();
+                if left.is_empty() { NO_STORE.into() } else { left.join(",") }
+            }
+            false => roles.into(),
+        }
+    }
+
+    /// A suffix for names.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Node => "",
+            Self::NodeAndEtcd => "-etcd",
+            Self::Postgres => "-pg",
+            Self::PostgresAndEtcd => "-pg-etcd",
+        }
+    }
+}
+
+/// The servers with the stores, and each node's way to them.
+pub(super) struct StoreServers {
+    pub(super) stores: Stores,
+    pub(super) database: Option<postgres::Server>,
+    pub(super) etcd: Option<etcd::Cluster>,
+    /// The name of the database.
+    name: String,
+    /// A proxy of each node to each server.
+    ways: Vec<Vec<Proxy>>,
+}
+
+impl StoreServers {
+    /// Starts the servers that these stores need: one of PostgreSQL, three of etcd.
+    pub(super) fn start(stores: Stores) -> Self {
+        let database = stores.has_database().then(|| postgres::Server::start(""));
+        let etcd = stores.has_etcd().then(|| etcd::Cluster::start(3));
+        let name = database.as_ref().map(postgres::Server::database).unwrap_or_default();
+        Self { stores, database, etcd, name, ways: Vec::new() }
+    }
+
+    /// The arguments of `ostraca init` for the next node.
+    pub(super) async fn next_arguments(&mut self) -> Vec<String> {
+        let (mut ways, mut arguments) = (Vec::new(), Vec::new());
+        if let Some(database) = &self.database {
+            let way = Proxy::start(database.port()).await;
+            let url =
+                format!("host=127.0.0.1 port={} user=postgres dbname={}", way.port(), self.name);
+            arguments.extend(["--postgres".into(), url]);
+            ways.push(way);
+        }
+        if let Some(etcd) = &self.etcd {
+            let mut members = Vec::new();
+            for member in 0..3 {
+                let way = Proxy::start(etcd.port(member)).await;
+                members.push(format!("127.0.0.1:{}", way.port()));
+                ways.push(way);
+            }
+            arguments.extend(["--etcd".into(), members.join(",")]);
+        }
+        self.ways.push(ways);
+        arguments
+    }
+
+    /// Lets nothing pass between a node and the servers, or everything again.
+    fn hold(&self, node: usize, hold: bool) {
+        for way in &self.ways[node] {
+            way.hold_answers(hold);
+            if hold { way.stop_after(0) } else { way.go_on() }
+        }
+    }
+
+    /// Lets everything pass again.
+    pub(super) fn heal(&self) {
+        (0..self.ways.len()).for_each(|node| self.hold(node, false));
+    }
+}
+
+impl Cluster {
+    /// Where the stores are.
+    #[must_use]
+    pub fn stores(&self) -> Stores {
+        self.servers.stores
+    }
+
+    /// The PostgreSQL server with the state.
+    ///
+    /// # Panics
+    /// If it is in a node.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test that uses a server it did not request is wrong")]
+    pub fn database(&mut self) -> &mut postgres::Server {
+        self.servers.database.as_mut().expect("this cluster has no database")
+    }
+
+    /// The etcd cluster with the rows.
+    ///
+    /// # Panics
+    /// If they are elsewhere.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test that uses a server it did not request is wrong")]
+    pub fn etcd(&mut self) -> &mut etcd::Cluster {
+        self.servers.etcd.as_mut().expect("this cluster has no etcd")
+    }
+
+    /// Cuts a node off from the stores, which may be in the first node, until everything is healed.
+    pub fn cut_from_stores(&self, node: usize) {
+        self.servers.hold(node, true);
+        if !self.servers.stores.has_database() {
+            let (one, other) = (Endpoint::Node(0), Endpoint::Node(node));
+            self.network().set(one, other, Rule::CUT);
+            self.network().set(other, one, Rule::CUT);
+        }
+    }
+}

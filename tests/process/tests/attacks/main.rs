@@ -1,0 +1,48 @@
+//! Faults under load on real clusters, each injected within its step.
+//!
+//! They are one program, since each program costs seconds to link. The clusters of a program run one after the other.
+
+use ostraca_process_tests::cluster::Stores;
+
+/// The same attack on a cluster with its stores in a node, in PostgreSQL, and in PostgreSQL and etcd.
+macro_rules! on_each_store {
+    ($attack:ident) => {
+        mod $attack {
+            use ostraca_process_tests::cluster::Stores;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_a_node() {
+                super::$attack(Stores::Node).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_postgres() {
+                super::$attack(Stores::Postgres).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_postgres_and_etcd() {
+                super::$attack(Stores::PostgresAndEtcd).await;
+            }
+        }
+    };
+}
+pub(crate) use on_each_store;
+
+/// The attack's name, with its stores if they are not in a node.
+fn named(attack: &str, stores: Stores) -> String {
+    match stores {
+        Stores::Node => attack.into(),
+        Stores::NodeAndEtcd => format!("{attack}, rows in etcd"),
+        Stores::Postgres => format!("{attack}, on PostgreSQL"),
+        Stores::PostgresAndEtcd => format!("{attack}, on PostgreSQL and etcd"),
+    }
+}
+
+mod cuts;
+mod fail_over;
+mod hand_off;
+mod manager_away;
+mod pauses;
+mod slow_claims;
+mod stores;

@@ -1,0 +1,14 @@
+//! What a cluster of real processes does without faults of its machines: membership, moves of shards, rollouts.
+
+mod any_node;
+mod balance;
+mod deletion;
+mod dry_run;
+mod joining;
+mod lifecycle;
+mod manager_rows;
+mod order_across;
+mod revisions;
+mod stale_gateways;
+mod subscriptions;
+mod unrunnable_types;

@@ -1,0 +1,12 @@
+//! One real node: its start, its limits, and input that nobody should send.
+
+mod bad_input;
+mod bad_start;
+mod bad_stores;
+mod capacity;
+mod copies;
+mod harness;
+mod hostile;
+mod order;
+mod replay;
+mod syncs;
