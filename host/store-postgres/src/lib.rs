@@ -156,7 +156,7 @@ impl PostgresStore {
     async fn open_all(options: Options, for_rows: Option<&Handle>) -> Result<Self, OpenError> {
         let connection = Connection::open(&options).await?;
         let schema::Opened { identity, openings, revision } =
-            schema::open(&connection.client, options.cluster).await?;
+            schema::open(&connection.client, &options).await?;
         drop(connection);
         let options = Arc::new(options);
         let (runtime, health) = (Handle::current(), Health::new());

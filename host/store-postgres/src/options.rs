@@ -19,6 +19,9 @@ pub struct Options {
     pub tls: Tls,
     /// The cluster that the store must belong to. Default: any.
     pub cluster: Option<ClusterId>,
+    /// The number of the opening by the process before this one, which has ended: what that one left in the database is
+    /// removed. Default: unknown.
+    pub last_opening: Option<u64>,
     /// What a commit waits for. Default [`Durability::Local`].
     pub durability: Durability,
     /// Number of connections that write. The shards are divided among them. Default 4.
@@ -147,6 +150,7 @@ impl Options {
             password_file: None,
             tls: Tls::default(),
             cluster: None,
+            last_opening: None,
             durability: Durability::default(),
             writers: 4,
             readers: 8,

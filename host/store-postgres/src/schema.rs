@@ -6,6 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::error::OpenError;
+use crate::options::Options;
 use crate::row::{column, first};
 
 /// The tables of version 1.
@@ -92,9 +93,15 @@ pub(crate) async fn probe(
     })
 }
 
-/// Checks whose store it is and the version of its tables, and counts an opening.
-pub(crate) async fn open(client: &Client, cluster: Option<ClusterId>) -> Result<Opened, OpenError> {
-    let identity = probe(client, cluster).await?;
+/// Checks whose store it is and the version of its tables, ends what the last opening left, and counts an opening.
+pub(crate) async fn open(client: &Client, options: &Options) -> Result<Opened, OpenError> {
+    let identity = probe(client, options.cluster).await?;
+    if let Some(ended) = options.last_opening {
+        let ended = ended.cast_signed();
+        let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&ended, Type::INT8)];
+        let ending = client.query_typed("SELECT ostraca.end_opening($1)", &parameters);
+        ending.await.map_err(failed)?;
+    }
     let nonce: u64 = rand::random();
     let stored = nonce.cast_signed();
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&stored, Type::INT8)];

@@ -426,6 +426,19 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Ends the writers of an opening whose process has ended: its batches count on, and what the server still receives of
+-- it has no effect.
+CREATE FUNCTION ostraca.end_opening(ended bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    written bigint;
+BEGIN
+    WITH gone AS (DELETE FROM ostraca.writers w WHERE w.opening = ended RETURNING w.batches)
+        SELECT sum(gone.batches) INTO written FROM gone;
+    IF written IS NOT NULL THEN
+        UPDATE ostraca.store s SET ended_batches = s.ended_batches + written;
+    END IF;
+END $$;
+
 -- Counts an opening of the store, and remembers its nonce and those of the last 10,000.
 CREATE FUNCTION ostraca.open_store(own_nonce bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE

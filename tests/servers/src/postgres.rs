@@ -38,7 +38,7 @@ pub struct Server {
 }
 
 /// The user that the server runs as: PostgreSQL refuses to run as root.
-fn as_other_user(command: &mut Command) -> &mut Command {
+pub(crate) fn as_other_user(command: &mut Command) -> &mut Command {
     if nix::unistd::geteuid().is_root() {
         let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
@@ -46,7 +46,7 @@ fn as_other_user(command: &mut Command) -> &mut Command {
     command
 }
 
-fn give_to_server(path: &Path) {
+pub(crate) fn give_to_server(path: &Path) {
     if nix::unistd::geteuid().is_root() {
         let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
         nix::unistd::chown(path, Some(user.uid), Some(user.gid)).expect("chown");

@@ -26,16 +26,17 @@ pub(super) async fn open(
     cluster: ClusterId,
     for_rows: Option<&Handle>,
 ) -> Result<(Arc<PostgresStore>, BoxFuture<'static, ()>), NodeError> {
-    let options = Options { cluster: Some(cluster), ..options };
+    let file = WitnessFile {
+        path: config.data.join("postgres.witness"),
+        store: "the PostgreSQL database",
+    };
+    let last_opening = file.last_opening().await?;
+    let options = Options { cluster: Some(cluster), last_opening, ..options };
     let store = match for_rows {
         Some(runtime) => PostgresStore::open_with(options, runtime).await?,
         None => PostgresStore::open_for_state(options).await?,
     };
     let store = Arc::new(store);
-    let file = WitnessFile {
-        path: config.data.join("postgres.witness"),
-        store: "the PostgreSQL database",
-    };
     update_witness(&file, &store).await?;
     let keeper = keep_witness(file, store.clone()).boxed();
     Ok((store, keeper))

@@ -18,6 +18,23 @@ pub(super) struct WitnessFile {
 }
 
 impl WitnessFile {
+    /// The number of this node's last opening of the store; `None` if it has never opened it.
+    ///
+    /// # Errors
+    /// [`NodeError::StoreConnect`] if the file cannot be read.
+    pub(super) async fn last_opening(&self) -> Result<Option<u64>, NodeError> {
+        let file = self.clone();
+        let known = blocking(move || file.read()).await??;
+        Ok(known.map(|witness| witness.open_count))
+    }
+
+    fn read(&self) -> Result<Option<Witness>, ConnectError> {
+        Witness::read(&self.path).map_err(|error| match error {
+            ReadError::InvalidFormat => ConnectError::InvalidWitness(self.path.clone()),
+            ReadError::Io(source) => ConnectError::Io { path: self.path.clone(), source },
+        })
+    }
+
     /// Compares the store with the file, and writes the file anew.
     ///
     /// # Errors
@@ -34,10 +51,7 @@ impl WitnessFile {
     fn update_now(&self, identity: &StoreIdentity, openings: &[u64]) -> Result<(), ConnectError> {
         let Self { path, store } = self;
         let io = |source| ConnectError::Io { path: path.clone(), source };
-        let known = Witness::read(path).map_err(|error| match error {
-            ReadError::InvalidFormat => ConnectError::InvalidWitness(path.clone()),
-            ReadError::Io(source) => io(source),
-        })?;
+        let known = self.read()?;
         if let Some(known) = known {
             let found = ObservedStore {
                 store_id: identity.store_id,

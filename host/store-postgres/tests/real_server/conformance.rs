@@ -6,26 +6,33 @@ use std::sync::{Arc, Mutex};
 use ostraca_store::EntityStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_postgres::{Options, PostgresStore};
+use ostraca_test_servers::pgbouncer::Pooler;
 use ostraca_test_servers::postgres::Server;
 use tokio::runtime::Runtime;
 
 fn factory() -> Factory<PostgresStore> {
-    let server = Arc::new(Server::start(""));
+    let server = Server::start("");
+    stores(move || Options::new(server.url(&server.database())))
+}
+
+/// Makes stores: each in an empty database, for which `next` returns the settings.
+fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<PostgresStore> {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
-    let urls: Arc<Mutex<HashMap<u128, String>>> = Arc::default();
-    let (on, known) = (runtime.clone(), urls.clone());
+    let settings: Arc<Mutex<HashMap<u128, Options>>> = Arc::default();
+    let (on, known) = (runtime.clone(), settings.clone());
     let make = move || {
-        let url = server.url(&server.database());
-        let creating = PostgresStore::create(Options::new(url.clone()), CLUSTER, CLUSTER_NAME);
+        let options = next();
+        let creating = PostgresStore::create(options.clone(), CLUSTER, CLUSTER_NAME);
         let store = on.block_on(creating).expect("a store");
         let id = EntityStore::identity(&store).store_id;
-        known.lock().expect("urls").insert(id, url);
+        known.lock().expect("settings").insert(id, options);
         store
     };
     let reopen = move |store: PostgresStore| {
-        let url = urls.lock().expect("urls")[&EntityStore::identity(&store).store_id].clone();
+        let id = EntityStore::identity(&store).store_id;
+        let options = settings.lock().expect("settings")[&id].clone();
         drop(store);
-        runtime.block_on(PostgresStore::open(Options::new(url))).expect("the same store")
+        runtime.block_on(PostgresStore::open(options)).expect("the same store")
     };
     Factory::new(make).reopening(reopen)
 }
@@ -39,4 +46,19 @@ fn postgres_keeps_the_contract_of_entity_stores() {
 fn postgres_keeps_the_contract_of_cluster_stores() {
     // Its history is filled by another task, so `rows.rs` tests what a watch that falls behind gets.
     conformance::check_cluster_store(&factory(), 0);
+}
+
+/// Through a pooler that lends a connection for each transaction: no notifications, and no settings of a connection.
+#[test]
+fn a_pooler_keeps_the_contract_of_both_stores() {
+    let make = || {
+        let server = Server::start("");
+        let pooler = Pooler::start(&server);
+        stores(move || {
+            let url = pooler.url(&server.database());
+            Options { listen: false, ..Options::new(url) }
+        })
+    };
+    conformance::check_entity_store(&make());
+    conformance::check_cluster_store(&make(), 0);
 }

@@ -320,6 +320,66 @@ async fn bad_servers_and_databases_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_another_one_defeated_is_sent_again() {
+    let server = Server::start("");
+    let (store, database) = create(&server).await;
+    let setting =
+        format!("ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'");
+    server.sql_on("postgres", &setting).expect("changed");
+    drop(store);
+    let open = async || PostgresStore::open(Options::new(server.url(&database))).await;
+    let (one, other) = (open().await.expect("opened"), open().await.expect("opened"));
+    let own = claim(1, "a");
+    claimed(&one, &own).await;
+    // Both write to the same entity at the same time, so PostgreSQL ends some of the transactions (SQLSTATE 40001).
+    let until = Instant::now() + TIMEOUT;
+    let mut rounds = 0;
+    while !server.log().contains("could not serialize access") {
+        assert!(Instant::now() < until, "no conflict in {rounds} rounds");
+        let first = turn(&own, "a", rounds, 10);
+        let mut second = first.clone();
+        second.head.turn.nonce = 2;
+        let outcomes = tokio::join!(commit(&one, first), commit(&other, second));
+        let committed = |outcome: &CommitOutcome| *outcome == CommitOutcome::Committed;
+        let refused = |outcome: &CommitOutcome| {
+            matches!(outcome, CommitOutcome::Refused(CommitRefusal::VersionMismatch { .. }))
+        };
+        let (one, other) = &outcomes;
+        let one_won = committed(one) && refused(other) || refused(one) && committed(other);
+        assert!(one_won, "round {rounds}: {outcomes:?}");
+        rounds += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_returns_ends_what_it_left_behind() {
+    let server = Server::start("");
+    let (store, database) = create(&server).await;
+    let own = claim(1, "a");
+    claimed(&store, &own).await;
+    assert_eq!(commit(&store, turn(&own, "a", 0, 10)).await, CommitOutcome::Committed);
+    let before = EntityStore::identity(&store);
+    let writers = || {
+        let sql = "SELECT count(*) FROM ostraca.writers";
+        server.sql_on(&database, sql).expect("counted").trim().parse::<u64>().expect("a number")
+    };
+    // As after a crash: nothing ends its connections' rows.
+    drop(store);
+    let left = writers();
+    assert!(left >= 1);
+    let options =
+        Options { last_opening: Some(before.open_count), ..Options::new(server.url(&database)) };
+    let store = PostgresStore::open(options).await.expect("opened");
+    let after = EntityStore::identity(&store);
+    assert!(after.durable_sequence >= before.durable_sequence, "its batches count on (R5)");
+    assert_eq!(commit(&store, turn(&own, "a", 1, 10)).await, CommitOutcome::Committed);
+    assert!(writers() <= left, "{} rows of writers, {left} before", writers());
+    let opening =
+        format!("SELECT count(*) FROM ostraca.writers WHERE opening = {}", before.open_count);
+    assert_eq!(server.sql_on(&database, &opening).expect("counted").trim(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e18_people_query_state_and_journals_with_sql() {
     let server = Server::start("");
     let (store, database) = create(&server).await;
