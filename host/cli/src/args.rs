@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Show, check or explain a node's configuration
     Config(Config),
+    /// Accept a PostgreSQL server after a fail-over
+    Store(Store),
     /// Issue certificates with the cluster's authority
     Ca(Ca),
     /// Create an entity project in ./NAME
@@ -299,6 +301,22 @@ pub(crate) enum ConfigCommand {
     },
     /// Print every setting with its default and meaning
     Default,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Store {
+    #[command(subcommand)]
+    pub(crate) what: StoreCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Accept the PostgreSQL server as it is, although it may lack acknowledged turns: after a fail-over without
+    /// synchronous replication, a restore or an upgrade
+    Accept {
+        /// A node's configuration file, or a directory with an ostraca.toml
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]

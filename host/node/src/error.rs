@@ -290,6 +290,7 @@ fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
         | OpenError::ReadOnly
         | OpenError::OldServer { .. } => codes::UNSUITABLE_DATABASE,
         OpenError::RolledBack => codes::STORE_ROLLED_BACK,
+        OpenError::FailedOver { .. } | OpenError::OtherServer { .. } => codes::STORE_FAILED_OVER,
         OpenError::Column(_) => codes::STORE_CORRUPT,
         OpenError::Url(_) | OpenError::Authority { .. } => codes::INVALID_CONFIG,
         OpenError::File { .. } => codes::FILE_ERROR,

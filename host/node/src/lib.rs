@@ -96,4 +96,4 @@ pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
-pub use probe::{ProbedStore, probe_stores};
+pub use probe::{ProbedStore, accept_database, probe_stores};

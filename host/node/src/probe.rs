@@ -1,4 +1,4 @@
-//! Looks at the stores outside the nodes without starting a node.
+//! Looks at the stores outside the nodes, or accepts them, without starting a node.
 
 use ostraca_config::Config;
 use ostraca_store::StoreIdentity;
@@ -45,5 +45,22 @@ pub fn probe_stores(config: &Config) -> Result<Vec<ProbedStore>, NodeError> {
             found.push(ProbedStore { holds: "rows", place, identity });
         }
         Ok(found)
+    })
+}
+
+/// Accepts the PostgreSQL server of the configuration as it is now, although it may lack acknowledged turns (R5). Blocks.
+///
+/// # Errors
+/// [`NodeError::InvalidValue`] if the state is not in PostgreSQL, [`NodeError::Settings`] if the node's certificate
+/// cannot be used, [`NodeError::OpenPostgres`] if the database cannot be reached or belongs to another cluster.
+pub fn accept_database(config: &Config) -> Result<ProbedStore, NodeError> {
+    let Some(mut options) = config.postgres_options() else {
+        let why = "the configuration names no PostgreSQL server (`postgres.url`)";
+        return Err(NodeError::InvalidValue(why.into()));
+    };
+    options.cluster = Some(config.load_identity()?.0.cluster);
+    block_on_own_thread(async {
+        let identity = PostgresStore::accept_server(&options).await?;
+        Ok(ProbedStore { holds: "state", place: options.place(), identity })
     })
 }

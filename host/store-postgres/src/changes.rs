@@ -51,7 +51,7 @@ impl Follower {
         let mut last = revision;
         let following = async {
             loop {
-                if let Err(error) = self.follow(&options, &history, &mut last).await {
+                if let Err(error) = self.follow(&options, &health, &history, &mut last).await {
                     tracing::debug!(%error, "cannot follow the changes of rows");
                     if matches!(error, StoreError::Stopped(_)) {
                         health.stop(&error.to_string());
@@ -72,10 +72,11 @@ impl Follower {
     async fn follow(
         &self,
         options: &Options,
+        health: &Health,
         history: &ChangeHistory,
         last: &mut u64,
     ) -> Result<(), StoreError> {
-        let connection = Connection::open(options).await?;
+        let connection = Connection::open_again(options, health).await?;
         if options.listen {
             let failed = |error| StoreError::from(OpenError::statement(&error));
             connection.client.batch_execute("LISTEN ostraca_rows").await.map_err(failed)?;

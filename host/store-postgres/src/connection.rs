@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::poll_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -11,7 +12,9 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::connector::Health;
 use crate::error::{OpenError, text};
+use crate::fail_over::{self, History, REPLICATED, ServerState, TIMELINE};
 use crate::options::{Options, Tls};
 use crate::row::column;
 use crate::tls;
@@ -28,7 +31,9 @@ async fn config(options: &Options) -> Result<Config, OpenError> {
         let failed = |source| OpenError::File { path: path.clone(), source };
         config.password(read.map_err(failed)?.trim_end_matches(['\r', '\n']));
     }
-    config.connect_timeout(options.connect_timeout);
+    // Each host must get a chance within the time for all of them.
+    let hosts = config.get_hosts().len().max(config.get_hostaddrs().len()).max(1);
+    config.connect_timeout(options.connect_timeout / u32::try_from(hosts).unwrap_or(u32::MAX));
     config.application_name("ostraca");
     config.ssl_mode(match options.tls {
         Tls::Off => SslMode::Disable,
@@ -40,22 +45,30 @@ async fn config(options: &Options) -> Result<Config, OpenError> {
 /// A connection that is open.
 pub(crate) struct Connection {
     pub(crate) client: Client,
+    pub(crate) server: ServerState,
     warned: Arc<AtomicBool>,
     notified: Arc<Notify>,
 }
 
 impl Connection {
-    /// Connects, and checks the server.
+    /// Connects, and checks the server against what this process knows of it.
+    pub(crate) async fn open_again(options: &Options, health: &Health) -> Result<Self, OpenError> {
+        let connection = Self::open(options).await?;
+        let checking = fail_over::check_again(&connection.client, health, connection.server);
+        timeout(options.call_timeout, checking).await.map_err(|_| late(options.call_timeout))??;
+        Ok(connection)
+    }
+
+    /// Connects, and checks the server's settings.
     pub(crate) async fn open(options: &Options) -> Result<Self, OpenError> {
         let config = config(options).await?;
         let connecting = connect(&config, &options.tls);
-        let late = || OpenError::Connect(format!("no answer within {:?}", options.connect_timeout));
         let connecting = timeout(options.connect_timeout, connecting).await;
-        let (client, warned, notified) = connecting.map_err(|_| late())??;
-        let connection = Self { client, warned, notified };
-        let checking = timeout(options.call_timeout, check(&connection.client, options));
-        checking.await.map_err(|_| late())??;
-        Ok(connection)
+        let connected = connecting.map_err(|_| late(options.connect_timeout))??;
+        let (client, warned, notified) = connected;
+        let checking = timeout(options.call_timeout, check(&client, options));
+        let server = checking.await.map_err(|_| late(options.call_timeout))??;
+        Ok(Self { client, server, warned, notified })
     }
 
     /// Waits for the next notification (`LISTEN`), or for the end of the connection.
@@ -68,6 +81,10 @@ impl Connection {
     pub(crate) fn take_warning(&self) -> bool {
         self.warned.swap(false, Ordering::SeqCst)
     }
+}
+
+fn late(limit: Duration) -> OpenError {
+    OpenError::Connect(format!("no answer within {limit:?}"))
 }
 
 /// The client, whether the server has warned, and what is told of notifications.
@@ -115,7 +132,7 @@ where
 }
 
 /// Refuses a server on which a commit could be lost, and limits how long it may work on a statement.
-async fn check(client: &Client, options: &Options) -> Result<(), OpenError> {
+async fn check(client: &Client, options: &Options) -> Result<ServerState, OpenError> {
     let millis = options.statement_timeout.as_millis().max(1);
     let limits = format!(
         "SET statement_timeout = {millis}; SET lock_timeout = {millis}; \
@@ -125,9 +142,13 @@ async fn check(client: &Client, options: &Options) -> Result<(), OpenError> {
     client.batch_execute(&limits).await.map_err(failed)?;
     let found = client
         .query_typed(
-            "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
-             pg_is_in_recovery(), current_setting('fsync', true), current_setting('full_page_writes', true), \
-             current_setting('transaction_read_only'), current_setting('default_transaction_isolation')",
+            &format!(
+                "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
+                 pg_is_in_recovery(), current_setting('fsync', true), current_setting('full_page_writes', true), \
+                 current_setting('transaction_read_only'), current_setting('default_transaction_isolation'), \
+                 (SELECT system_identifier FROM pg_control_system()), \
+                 CASE WHEN pg_is_in_recovery() THEN 0 ELSE {TIMELINE} END, {REPLICATED}"
+            ),
             &[],
         )
         .await
@@ -156,5 +177,6 @@ async fn check(client: &Client, options: &Options) -> Result<(), OpenError> {
         let needed = "'read committed'";
         return Err(OpenError::UnsafeSetting { setting, value: isolation, needed });
     }
-    Ok(())
+    let history = History { system: column(row, 7)?, timeline: column(row, 8)? };
+    Ok(ServerState { history, replicated: column(row, 9)? })
 }

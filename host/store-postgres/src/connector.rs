@@ -1,12 +1,13 @@
 //! What keeps the connections that write, and what they know of the database together.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ostraca_store::StoreError;
 use tokio::time::Instant;
 
 use crate::error::OpenError;
+use crate::fail_over::{History, ServerState};
 use crate::options::Options;
 use crate::writer::{Writer, WriterRow};
 
@@ -18,11 +19,39 @@ pub(crate) struct Health {
     seen: Arc<AtomicU64>,
     /// Why the store has stopped.
     stopped: Arc<Mutex<Option<String>>>,
+    history: Arc<Mutex<History>>,
+    /// Whether the commits wait for a standby.
+    replicated: Arc<AtomicBool>,
 }
 
 impl Health {
-    pub(crate) fn new() -> Self {
-        Self { batches: Arc::default(), seen: Arc::default(), stopped: Arc::default() }
+    pub(crate) fn new(server: ServerState) -> Self {
+        Self {
+            batches: Arc::default(),
+            seen: Arc::default(),
+            stopped: Arc::default(),
+            history: Arc::new(Mutex::new(server.history)),
+            replicated: Arc::new(AtomicBool::new(server.replicated)),
+        }
+    }
+
+    /// The server's history, as last checked.
+    pub(crate) fn history(&self) -> History {
+        *self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with the server after a fail-over.
+    pub(crate) fn follow(&self, history: History) {
+        *self.history.lock().unwrap_or_else(PoisonError::into_inner) = history;
+    }
+
+    /// Whether the last commits waited for a standby.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.replicated.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn note_replication(&self, replicated: bool) {
+        self.replicated.store(replicated, Ordering::SeqCst);
     }
 
     /// Number of batches of this process that are durable.
@@ -95,7 +124,9 @@ impl Connector {
         {
             return Err(StoreError::Unavailable(why.clone()));
         }
-        match Writer::open(&self.options, self.opening, self.next_id, self.before).await {
+        match Writer::open(&self.options, &self.health, self.opening, self.next_id, self.before)
+            .await
+        {
             Ok(writer) => {
                 (self.before, self.failed_at) = (None, None);
                 self.next_id = random_id();

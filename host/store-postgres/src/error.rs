@@ -101,6 +101,29 @@ pub enum OpenError {
         /// The server's version.
         found: String,
     },
+    /// The server has another time line: a standby took over, or a backup was restored, and commits did not wait for a
+    /// standby before (R5).
+    #[error(
+        "PostgreSQL went from time line {from} to {to}, by a fail-over or a restore, without synchronous replication: \
+         acknowledged turns may be missing; use the former server, or accept this one with `ostraca store accept`"
+    )]
+    FailedOver {
+        /// The time line before.
+        from: i64,
+        /// The time line that was found.
+        to: i64,
+    },
+    /// The store is on another server than before (R5).
+    #[error(
+        "the database was on the PostgreSQL server {expected} and is now on {found}, which was restored or upgraded: \
+         use the former one, or accept this one with `ostraca store accept`"
+    )]
+    OtherServer {
+        /// The system identifier of the server before.
+        expected: u64,
+        /// The system identifier of the server that was found.
+        found: u64,
+    },
     /// The database lacks batches that this process has committed: it was restored from a backup, or a standby without
     /// them was promoted (R5).
     #[error(

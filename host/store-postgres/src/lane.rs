@@ -187,7 +187,7 @@ async fn serve(connector: &mut Connector, options: &Options, ops: Vec<Op>) {
     }
     let mut outcomes = Vec::new();
     if !commits.is_empty() {
-        outcomes = writer.commit(options, &Batch::new(commits)).await;
+        outcomes = writer.commit(options, &health, &Batch::new(commits)).await;
     }
     // Only what is known to be durable: a witness must never be ahead of the database.
     health.count(writer.row().batches - before);

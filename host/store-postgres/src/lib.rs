@@ -19,6 +19,7 @@ mod changes;
 mod connection;
 mod connector;
 mod error;
+mod fail_over;
 mod lane;
 mod options;
 mod reads;
@@ -84,14 +85,14 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-struct ReaderManager(Arc<Options>);
+struct ReaderManager(Arc<Options>, Health);
 
 impl Manager for ReaderManager {
     type Type = Connection;
     type Error = OpenError;
 
     async fn create(&self) -> Result<Connection, OpenError> {
-        Connection::open(&self.0).await
+        Connection::open_again(&self.0, &self.1).await
     }
 
     async fn recycle(&self, reader: &mut Connection, _: &Metrics) -> RecycleResult<OpenError> {
@@ -153,20 +154,32 @@ impl PostgresStore {
         schema::probe(&connection.client, options.cluster).await
     }
 
+    /// Accepts the server as it is now, after a fail-over or a move to another one: the store is opened there although
+    /// acknowledged turns may be missing. No node may have the store open.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why the store cannot be reached.
+    pub async fn accept_server(options: &Options) -> Result<StoreIdentity, OpenError> {
+        let connection = Connection::open(options).await?;
+        let identity = schema::probe(&connection.client, options.cluster).await?;
+        fail_over::accept(&connection.client, connection.server).await?;
+        Ok(identity)
+    }
+
     async fn open_all(options: Options, for_rows: Option<&Handle>) -> Result<Self, OpenError> {
         let connection = Connection::open(&options).await?;
         let schema::Opened { identity, openings, revision } =
-            schema::open(&connection.client, &options).await?;
+            schema::open(&connection, &options).await?;
+        let (runtime, health) = (Handle::current(), Health::new(connection.server));
         drop(connection);
         let options = Arc::new(options);
-        let (runtime, health) = (Handle::current(), Health::new());
         let count = options.writers.max(1);
         let lanes: Vec<_> = (0..count).map(|_| Lane::new(&options, count)).collect();
         let opening = i64::try_from(identity.open_count).unwrap_or(i64::MAX);
         for lane in &lanes {
             runtime.spawn(lane.clone().run(options.clone(), opening, health.clone()));
         }
-        let readers = Pool::builder(ReaderManager(options.clone()))
+        let readers = Pool::builder(ReaderManager(options.clone(), health.clone()))
             .max_size(options.readers.max(1))
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
@@ -212,8 +225,9 @@ impl PostgresStore {
         let health = self.health.clone();
         self.read(&[], move |client| {
             async move {
-                let sequence = schema::sequence(client).await?;
+                let (sequence, replicated) = schema::read_progress(client).await?;
                 health.saw(sequence);
+                health.note_replication(replicated);
                 Ok(sequence)
             }
             .boxed()

@@ -5,7 +5,9 @@ use ostraca_store::StoreIdentity;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use crate::connection::Connection;
 use crate::error::OpenError;
+use crate::fail_over::{self, REPLICATED, TIMELINE};
 use crate::options::Options;
 use crate::row::{column, first};
 
@@ -62,8 +64,10 @@ pub(crate) async fn create(
     // All or nothing: the statements of one message are one transaction.
     let script = format!(
         "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS ostraca; {TABLES}
-         INSERT INTO ostraca.store (schema_version, store_id, cluster_id, cluster_name, open_count, ended_batches)
-         VALUES ({VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0); COMMIT",
+         INSERT INTO ostraca.store (schema_version, store_id, cluster_id, cluster_name, open_count, ended_batches,
+             system_identifier, timeline, replicated)
+         SELECT {VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0, system_identifier, {TIMELINE}, {REPLICATED}
+         FROM pg_control_system(); COMMIT",
         cluster = cluster.0,
     );
     client.batch_execute(&script).await.map_err(failed)
@@ -94,8 +98,10 @@ pub(crate) async fn probe(
 }
 
 /// Checks whose store it is and the version of its tables, ends what the last opening left, and counts an opening.
-pub(crate) async fn open(client: &Client, options: &Options) -> Result<Opened, OpenError> {
+pub(crate) async fn open(connection: &Connection, options: &Options) -> Result<Opened, OpenError> {
+    let client = &connection.client;
     let identity = probe(client, options.cluster).await?;
+    fail_over::check_opened(client, connection.server).await?;
     if let Some(ended) = options.last_opening {
         let ended = ended.cast_signed();
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&ended, Type::INT8)];
@@ -124,8 +130,18 @@ pub(crate) async fn open(client: &Client, options: &Options) -> Result<Opened, O
 
 /// The number of batches of all writers: the store's sequence.
 pub(crate) async fn sequence(client: &Client) -> Result<u64, OpenError> {
-    let statement = "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint \
-                     FROM ostraca.store";
-    let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
-    Ok(u64::try_from(first::<i64>(&rows)?).unwrap_or_default())
+    Ok(read_progress(client).await?.0)
+}
+
+/// The store's sequence, and whether commits wait for a standby, which is stored if it has changed.
+pub(crate) async fn read_progress(client: &Client) -> Result<(u64, bool), OpenError> {
+    let statement = format!(
+        "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint, replicated, \
+         {REPLICATED} FROM ostraca.store"
+    );
+    let rows = client.query_typed(&statement, &[]).await.map_err(failed)?;
+    let row = rows.first().ok_or(OpenError::Missing)?;
+    let (stored, now) = (column(row, 1)?, column(row, 2)?);
+    fail_over::note_replication(client, stored, now).await?;
+    Ok((u64::try_from(column::<i64>(row, 0)?).unwrap_or_default(), now))
 }

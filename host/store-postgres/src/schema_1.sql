@@ -12,7 +12,14 @@ CREATE TABLE ostraca.store (
     -- How often the store was opened, by all nodes together.
     open_count bigint NOT NULL,
     -- Batches of the writers that have ended.
-    ended_batches bigint NOT NULL
+    ended_batches bigint NOT NULL,
+    -- The server's own id, and its time line: a fail-over begins a new one.
+    system_identifier bigint NOT NULL,
+    timeline bigint NOT NULL,
+    -- The time line that an operator has accepted, although commits may be missing there.
+    accepted_timeline bigint,
+    -- Whether commits wait for a standby, as a node saw last.
+    replicated boolean NOT NULL
 );
 
 -- The last openings, with the random nonce of each (R5).
@@ -177,7 +184,7 @@ END $$;
 -- The turns of one entity are in different rounds, in order. Each statement has a snapshot of its own, so what is
 -- compared was read after the locks were granted. Outcomes: 0 committed, 1 committed before, 2 another claim, 3 another
 -- version, 4 refused by the caller (neither a head nor a removal). `current_claims` and `versions` say what was found
--- instead.
+-- instead, and `replicated` whether the commit waits for a standby.
 CREATE PROCEDURE ostraca.commit_batch(
     writer bigint,
     batches_before bigint,
@@ -205,7 +212,8 @@ CREATE PROCEDURE ostraca.commit_batch(
     write_values bytea[],
     INOUT outcomes smallint[],
     INOUT versions bigint[],
-    INOUT current_claims bytea[]
+    INOUT current_claims bytea[],
+    INOUT replicated boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     shard_ids integer[];
@@ -215,6 +223,7 @@ DECLARE
     accepted integer[];
 BEGIN
     PERFORM ostraca.begin_batch(writer, batches_before, synchronous, lock_wait);
+    replicated := current_setting('synchronous_standby_names') <> '';
     -- The shards in order, so that no two batches wait for each other.
     PERFORM 1 FROM ostraca.shards s
         JOIN unnest(shard_namespaces, shard_pools, shard_numbers) AS of_batch (namespace, pool, number)

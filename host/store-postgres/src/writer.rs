@@ -15,6 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::batch::Batch;
 use crate::connection::Connection;
+use crate::connector::Health;
 use crate::error::{OpenError, text};
 use crate::options::Options;
 use crate::row::{column, first};
@@ -25,7 +26,7 @@ const ATTEMPTS: u32 = 5;
 const CLAIM_ATTEMPTS: u32 = 10;
 
 const COMMIT_BATCH: &str = "CALL ostraca.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-                            $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, NULL, NULL, NULL)";
+                            $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, NULL, NULL, NULL, NULL)";
 const CLAIM: &str = "CALL ostraca.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL)";
 const CHANGE_ROWS: &str =
     "CALL ostraca.change_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL)";
@@ -60,11 +61,12 @@ impl Writer {
     /// again with the same id: it may have taken effect.
     pub(crate) async fn open(
         options: &Options,
+        health: &Health,
         opening: i64,
         id: i64,
         before: Option<WriterRow>,
     ) -> Result<Self, OpenError> {
-        let connection = Connection::open(options).await?;
+        let connection = Connection::open_again(options, health).await?;
         let (old, least) = before.map_or((None, 0), |row| (Some(row.id), row.batches));
         let parameters: [(&(dyn ToSql + Sync), Type); 4] =
             [(&id, Type::INT8), (&opening, Type::INT8), (&old, Type::INT8), (&least, Type::INT8)];
@@ -90,7 +92,12 @@ impl Writer {
     }
 
     /// Commits a batch.
-    pub(crate) async fn commit(&mut self, options: &Options, batch: &Batch) -> Vec<CommitOutcome> {
+    pub(crate) async fn commit(
+        &mut self,
+        options: &Options,
+        health: &Health,
+        batch: &Batch,
+    ) -> Vec<CommitOutcome> {
         let row = match self.call(options, COMMIT_BATCH, batch.parameters()).await {
             Called::Done(row) => row,
             Called::RolledBack(why) => {
@@ -99,6 +106,9 @@ impl Writer {
             }
             Called::Unknown(why) => return vec![CommitOutcome::Unknown(why); batch.len()],
         };
+        if let Ok(replicated) = column(&row, 3) {
+            health.note_replication(replicated);
+        }
         batch.outcomes(&row).unwrap_or_else(|why| {
             let why = format!("cannot read the outcomes: {why}");
             vec![CommitOutcome::Unknown(why); batch.len()]

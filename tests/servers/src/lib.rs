@@ -30,6 +30,7 @@ fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T
     })
 }
 
+/// A port on which nothing listens.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -88,6 +88,28 @@ impl Server {
         server
     }
 
+    /// Starts a standby of this server, on a port of its own. It ends with its value.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        give_to_server(dir.path());
+        let mut copy = Command::new(programs().join("pg_basebackup"));
+        copy.args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-p"]);
+        copy.arg(self.port.to_string()).arg("-D").arg(dir.path().join("data"));
+        copy.current_dir(dir.path()).stdout(Stdio::null());
+        assert!(as_other_user(&mut copy).status().expect("pg_basebackup").success());
+        let mut standby =
+            Self { process: None, dir, port: crate::free_port(), databases: AtomicU32::new(0) };
+        standby.run();
+        standby
+    }
+
+    /// Makes a standby the primary, and waits until it accepts writes.
+    pub fn promote(&self) {
+        let promoted = self.sql_on("postgres", "SELECT pg_promote()").expect("promoted");
+        assert_eq!(promoted.trim(), "t", "{}", self.log());
+    }
+
     /// Starts the server's process, and waits until it accepts connections.
     pub fn run(&mut self) {
         let until = Instant::now() + TIMEOUT;

@@ -36,6 +36,7 @@ pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod shards;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod tell;
 
 /// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` creates it.

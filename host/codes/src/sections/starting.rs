@@ -119,6 +119,11 @@ section! {
             happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old; the text says which.",
             help: "Change what the text names.",
         }
+        STORE_FAILED_OVER = "store-failed-over" {
+            retry: No,
+            happened: "Another PostgreSQL server answers than before, or it has gone to another time line (a fail-over or a restore) without synchronous replication: acknowledged turns may be missing (R5).",
+            help: "Use the former server. If it is lost, stop all nodes, run `ostraca store accept DIR`, and start them.",
+        }
         STORE_ACCESS_DENIED = "store-access-denied" {
             retry: No,
             happened: "PostgreSQL or etcd refuses the user or the password, or the user lacks a right.",

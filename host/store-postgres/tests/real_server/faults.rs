@@ -19,17 +19,17 @@ use ostraca_store_postgres::{OpenError, Options, PostgresStore};
 use ostraca_test_servers::postgres::Server;
 use ostraca_test_servers::proxy::Proxy;
 
-const CLUSTER: ClusterId = ClusterId(7);
+pub(crate) const CLUSTER: ClusterId = ClusterId(7);
 /// A lease, which a stopped client must not outlast.
 const LEASE: Duration = Duration::from_secs(3);
 /// A bound on what the tests wait for.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn shard() -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
 }
 
-fn claim(epoch: u64, node: &str) -> Arc<Claim> {
+pub(crate) fn claim(epoch: u64, node: &str) -> Arc<Claim> {
     Arc::new(Claim {
         cluster: CLUSTER,
         shard: shard(),
@@ -40,7 +40,7 @@ fn claim(epoch: u64, node: &str) -> Arc<Claim> {
     })
 }
 
-fn turn(claim: &Arc<Claim>, id: &str, from: u64, bytes: usize) -> Commit {
+pub(crate) fn turn(claim: &Arc<Claim>, id: &str, from: u64, bytes: usize) -> Commit {
     let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
     let value = Some(Bytes::from(vec![b'x'; bytes]));
     Commit {
@@ -53,15 +53,15 @@ fn turn(claim: &Arc<Claim>, id: &str, from: u64, bytes: usize) -> Commit {
     }
 }
 
-async fn claimed(store: &PostgresStore, claim: &Claim) {
+pub(crate) async fn claimed(store: &PostgresStore, claim: &Claim) {
     assert_eq!(store.claim(vec![claim.clone()]).await, [ClaimOutcome::Granted]);
 }
 
-async fn commit(store: &PostgresStore, turn: Commit) -> CommitOutcome {
+pub(crate) async fn commit(store: &PostgresStore, turn: Commit) -> CommitOutcome {
     store.commit(vec![turn]).await.remove(0)
 }
 
-async fn version(store: &PostgresStore, id: &str) -> u64 {
+pub(crate) async fn version(store: &PostgresStore, id: &str) -> u64 {
     let loaded = store.load(vec![(shard(), Entity::new("counter", id))]).await.remove(0);
     loaded.expect("a load").head.map_or(0, |head| head.version)
 }

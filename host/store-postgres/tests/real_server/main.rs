@@ -2,5 +2,6 @@
 //! of their own, and stop.
 
 mod conformance;
+mod fail_over;
 mod faults;
 mod rows;

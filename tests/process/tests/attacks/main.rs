@@ -27,7 +27,6 @@ macro_rules! on_each_store {
         }
     };
 }
-pub(crate) use on_each_store;
 
 /// The attack's name, with its stores if they are not in a node.
 fn named(attack: &str, stores: Stores) -> String {

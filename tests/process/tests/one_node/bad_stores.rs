@@ -48,12 +48,12 @@ fn stores_that_do_not_fit_are_refused_by_name() {
     for (members, prefix, code) in
         [(&*members, "one/", "store-exists"), (&*closed, "two/", "store-unreachable")]
     {
-        let error = init("two", &server.url(&second), members, prefix).err().expect("refused");
+        let error = init("two", &server.url(&second), members, prefix).expect_err("refused");
         assert!(error.to_string().contains(code), "{error}");
         assert!(!has_tables(&second), "{code}");
     }
     let two = init("two", &server.url(&second), &members, "two/").expect("created");
-    let error = init("three", &server.url(&second), &members, "three/").err().expect("refused");
+    let error = init("three", &server.url(&second), &members, "three/").expect_err("refused");
     assert!(error.to_string().contains("store-exists"), "{error}");
 
     let config = one.config().display().to_string();

@@ -1,0 +1,136 @@
+//! The server's history (R5). A fail-over, or a restore to a point in time, begins a new time line, on which the last
+//! commits of the one before may be missing.
+//!
+//! A new time line is used without asking only if commits waited for a standby before: then the standby that took over
+//! has all that were acknowledged. Else an operator must accept it.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::connector::Health;
+use crate::error::OpenError;
+use crate::row::column;
+
+/// SQL for the number of the server's time line.
+pub(crate) const TIMELINE: &str =
+    "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint";
+/// SQL for whether commits wait for a standby.
+pub(crate) const REPLICATED: &str = "current_setting('synchronous_standby_names') <> ''";
+
+/// Which server it is, and its time line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    pub(crate) system: i64,
+    pub(crate) timeline: i64,
+}
+
+/// What a server says about itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerState {
+    pub(crate) history: History,
+    /// Whether commits wait for a standby.
+    pub(crate) replicated: bool,
+}
+
+/// What the store's row says.
+struct Expected {
+    history: History,
+    /// The time line that an operator has accepted.
+    accepted: Option<i64>,
+    /// Whether commits waited for a standby.
+    replicated: bool,
+}
+
+async fn expected(client: &Client) -> Result<Expected, OpenError> {
+    let statement =
+        "SELECT system_identifier, timeline, accepted_timeline, replicated FROM ostraca.store";
+    let rows = client.query_typed(statement, &[]).await;
+    let rows = rows.map_err(|error| OpenError::statement(&error))?;
+    let row = rows.first().ok_or(OpenError::Missing)?;
+    Ok(Expected {
+        history: History { system: column(row, 0)?, timeline: column(row, 1)? },
+        accepted: column(row, 2)?,
+        replicated: column(row, 3)?,
+    })
+}
+
+/// Checks the server at the opening of the store.
+pub(crate) async fn check_opened(client: &Client, found: ServerState) -> Result<(), OpenError> {
+    let row = expected(client).await?;
+    check(client, &row, row.history, row.replicated, found).await?;
+    note_replication(client, row.replicated, found.replicated).await
+}
+
+/// Checks the server of a further connection against what this process knows.
+pub(crate) async fn check_again(
+    client: &Client,
+    health: &Health,
+    found: ServerState,
+) -> Result<(), OpenError> {
+    if health.history() != found.history {
+        let row = expected(client).await?;
+        let replicated = row.replicated && health.is_replicated();
+        let checked = check(client, &row, health.history(), replicated, found).await;
+        checked.inspect_err(|error| {
+            if !error.is_retryable() {
+                health.stop(&error.to_string());
+            }
+        })?;
+        health.follow(found.history);
+    }
+    health.note_replication(found.replicated);
+    Ok(())
+}
+
+async fn check(
+    client: &Client,
+    row: &Expected,
+    known: History,
+    replicated: bool,
+    found: ServerState,
+) -> Result<(), OpenError> {
+    let History { system, timeline } = found.history;
+    if system != row.history.system {
+        return Err(OpenError::OtherServer {
+            expected: row.history.system.cast_unsigned(),
+            found: system.cast_unsigned(),
+        });
+    }
+    if timeline == known.timeline || row.accepted == Some(timeline) {
+        return Ok(());
+    }
+    if timeline < known.timeline || !replicated {
+        return Err(OpenError::FailedOver { from: known.timeline, to: timeline });
+    }
+    tracing::warn!(from = known.timeline, to = timeline, "PostgreSQL has failed over to a standby");
+    let statement = "UPDATE ostraca.store SET timeline = $1 WHERE timeline < $1";
+    let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&timeline, Type::INT8)];
+    let updating = client.query_typed(statement, &parameters).await;
+    updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
+}
+
+/// Stores whether commits wait for a standby, if that has changed.
+pub(crate) async fn note_replication(
+    client: &Client,
+    stored: bool,
+    now: bool,
+) -> Result<(), OpenError> {
+    if stored == now {
+        return Ok(());
+    }
+    let statement = "UPDATE ostraca.store SET replicated = $1";
+    let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&now, Type::BOOL)];
+    let updating = client.query_typed(statement, &parameters).await;
+    updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
+}
+
+/// Accepts the server as it is now.
+pub(crate) async fn accept(client: &Client, found: ServerState) -> Result<(), OpenError> {
+    let History { system, timeline } = found.history;
+    let statement = "UPDATE ostraca.store SET system_identifier = $1, timeline = $2, accepted_timeline = $2, \
+                     replicated = $3";
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&system, Type::INT8), (&timeline, Type::INT8), (&found.replicated, Type::BOOL)];
+    let updating = client.query_typed(statement, &parameters).await;
+    updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
+}
