@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
 use ostraca_wire::Limits;
 use tempfile::TempDir;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::stores::StoreServers;
 pub use self::stores::Stores;
@@ -42,8 +42,9 @@ pub const NO_STORE: &str = "manager,host,gateway";
 /// Timeout of every wait, generous enough for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes the tests of one program run one after the other: two concurrent clusters would only be slower.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// How many clusters of one program run at the same time. Most of them wait most of the time.
+const AT_ONCE: u32 = 2;
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
 /// Counts the addresses that this process has used.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 
@@ -62,6 +63,8 @@ pub struct Options {
     pub settings: String,
     /// Whether there are proxies; without proxies, nodes advertise their listening addresses.
     pub proxied: bool,
+    /// Whether no other cluster of this program runs at the same time.
+    pub alone: bool,
     /// The seed of the network's faults.
     pub seed: u64,
     /// Additional delay of each sync of the store.
@@ -81,6 +84,7 @@ impl Options {
             shards: 24,
             settings: String::new(),
             proxied: true,
+            alone: false,
             seed: 0,
             slow_syncs: None,
             stores: Stores::Node,
@@ -125,7 +129,7 @@ pub struct Cluster {
     profile: Profile,
     /// Number of shards in the pool.
     pub shards: u32,
-    _turn: MutexGuard<'static, ()>,
+    _turn: SemaphorePermit<'static>,
 }
 
 struct Member {
@@ -146,7 +150,9 @@ impl Cluster {
     /// # Errors
     /// The program's error.
     pub async fn start(options: &Options) -> Result<Self> {
-        let turn = TURN.lock().await;
+        // Under load, a second cluster would only make both slower.
+        let turns = if options.alone { AT_ONCE } else { 1 };
+        let turn = TURNS.acquire_many(turns).await.context("the clusters have ended")?;
         let mut addresses = Vec::new();
         for _ in &options.roles {
             let (listen, front) = addresses_of_a_node();

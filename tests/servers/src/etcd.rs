@@ -125,6 +125,12 @@ impl Cluster {
         self.members.iter().map(|member| format!("127.0.0.1:{}", member.ports[0])).collect()
     }
 
+    /// The ids of the members' processes.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        self.members.iter().filter_map(|it| it.process.as_ref().map(Child::id)).collect()
+    }
+
     /// A member's port for clients.
     #[must_use]
     pub fn port(&self, member: usize) -> u16 {

@@ -104,6 +104,28 @@ impl Server {
         standby
     }
 
+    /// Makes commits wait for the only standby from now on.
+    pub fn replicate(&self) {
+        self.set("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        let until = Instant::now() + TIMEOUT;
+        let sql = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        while self.sql_on("postgres", sql).expect("asked").trim() != "1" {
+            assert!(Instant::now() < until, "the standby is not synchronous: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Lets commits wait for no standby.
+    pub fn stop_replicating(&self) {
+        self.set("ALTER SYSTEM RESET synchronous_standby_names");
+    }
+
+    fn set(&self, sql: &str) {
+        for sql in [sql, "SELECT pg_reload_conf()"] {
+            self.sql_on("postgres", sql).expect("set");
+        }
+    }
+
     /// Makes a standby the primary, and waits until it accepts writes.
     pub fn promote(&self) {
         let promoted = self.sql_on("postgres", "SELECT pg_promote()").expect("promoted");

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +17,8 @@ const UNLIMITED: i64 = i64::MAX;
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    /// The server's port.
+    target: Arc<AtomicU16>,
     /// How many bytes of clients are still forwarded.
     left: Arc<AtomicI64>,
     /// How many bytes of clients have been forwarded.
@@ -33,13 +35,18 @@ impl Proxy {
         let address = listener.local_addr().expect("its address");
         let (left, passed) = (Arc::new(AtomicI64::new(UNLIMITED)), Arc::new(AtomicU64::new(0)));
         let cuts = watch::Sender::new(0);
-        let proxy = Self { address, left, passed, holds: Arc::default(), cuts };
+        let target = Arc::new(AtomicU16::new(port));
+        let proxy = Self { address, target, left, passed, holds: Arc::default(), cuts };
         let (left, passed) = (proxy.left.clone(), proxy.passed.clone());
-        let holds = proxy.holds.clone();
+        let (holds, target) = (proxy.holds.clone(), proxy.target.clone());
         let cuts = proxy.cuts.subscribe();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                let Ok(server) =
+                    TcpStream::connect(("127.0.0.1", target.load(Ordering::SeqCst))).await
+                else {
+                    continue;
+                };
                 let (left, passed, holds) = (left.clone(), passed.clone(), holds.clone());
                 let mut cuts = cuts.clone();
                 cuts.mark_unchanged();
@@ -121,6 +128,12 @@ impl Proxy {
     /// Holds the server's answers back, or lets them pass again.
     pub fn hold_answers(&self, hold: bool) {
         self.holds.store(hold, Ordering::SeqCst);
+    }
+
+    /// Forwards new connections to this port, and closes those before.
+    pub fn redirect(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Closes all connections.

@@ -18,27 +18,12 @@ fn on_both(primary: &Server, standby: &Server, database: &str) -> Options {
     ))
 }
 
-/// Makes commits wait for the standby from now on.
-fn replicate(primary: &Server) {
-    for sql in ["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"] {
-        primary.sql_on("postgres", sql).expect("set");
-    }
-    let until = Instant::now() + TIMEOUT;
-    let sql = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-    while primary.sql_on("postgres", sql).expect("asked").trim() != "1" {
-        assert!(Instant::now() < until, "the standby is not synchronous");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// The primary ends, and the standby takes over.
 fn fail_over(primary: &mut Server, standby: &Server) {
     primary.stop(Signal::SIGKILL);
     standby.promote();
     // Nobody waits for a standby of the new primary, which has none.
-    for sql in ["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"] {
-        standby.sql_on("postgres", sql).expect("set");
-    }
+    standby.stop_replicating();
 }
 
 async fn create(server: &Server) -> (PostgresStore, String) {
@@ -53,7 +38,7 @@ async fn r5_a_synchronous_standby_takes_over_with_all_turns() {
     let (store, database) = create(&primary).await;
     drop(store);
     let standby = primary.standby();
-    replicate(&primary);
+    primary.replicate();
     let options = on_both(&primary, &standby, &database);
     let store = PostgresStore::open(options.clone()).await.expect("opened");
     let idle = PostgresStore::open(options.clone()).await.expect("opened");

@@ -1,5 +1,6 @@
 //! Where a cluster's stores are, and the servers that have them if no node does.
 
+use nix::sys::signal::Signal;
 use ostraca_test_servers::proxy::Proxy;
 use ostraca_test_servers::{etcd, postgres};
 
@@ -123,6 +124,24 @@ impl Cluster {
     #[allow(clippy::expect_used, reason = "a test that uses a server it did not request is wrong")]
     pub fn database(&mut self) -> &mut postgres::Server {
         self.servers.database.as_mut().expect("this cluster has no database")
+    }
+
+    /// Kills the PostgreSQL server, and lets its standby take over: all nodes reach that one from then on.
+    ///
+    /// # Panics
+    /// If the state is in a node.
+    pub fn fail_over(&mut self, standby: postgres::Server) {
+        let primary = self.database();
+        primary.stop(Signal::SIGKILL);
+        standby.promote();
+        // It has no standby itself.
+        standby.stop_replicating();
+        let port = standby.port();
+        self.servers.database = Some(standby);
+        for ways in &self.servers.ways {
+            // The way to PostgreSQL is the first one.
+            ways.iter().take(1).for_each(|way| way.redirect(port));
+        }
     }
 
     /// The etcd cluster with the rows.

@@ -59,6 +59,26 @@ async fn r5_a_restored_database_is_refused_by_a_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_standby_takes_over_with_all_acknowledged_turns() {
+    let options = Options::three("fail-over").on(Stores::PostgresAndEtcd);
+    let scene = AttackRun::set(&options).await.expect("cluster");
+    let failed_over = scene.rounds("fail-over of PostgreSQL", async |scene| {
+        let standby = scene.cluster.database().standby();
+        scene.cluster.database().replicate();
+        // The nodes ask each second whether commits wait for a standby.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        scene.wait_progress(500).await?;
+        let inject = scene.inject(|cluster, _| {
+            cluster.fail_over(standby);
+            Ok(())
+        });
+        inject.await?;
+        Ok(FaultTiming::InStep)
+    });
+    failed_over.await.expect("rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_member_of_etcd_interrupts_nothing() {
     let options = Options::three("etcd-kill").on(Stores::PostgresAndEtcd);
     let mut scene = AttackRun::set(&options).await.expect("cluster");

@@ -1,5 +1,5 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
-//! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), channels (P14), PostgreSQL (P16), and the core
+//! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), channels (P14), PostgreSQL (P16), rows in etcd (ETCD), and the core
 //! alone (module `hot_paths`). A line with a target says whether the target is met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
@@ -19,6 +19,7 @@ mod fan_out;
 mod hostile_guests;
 mod hot_paths;
 mod memory;
+mod on_etcd;
 mod on_postgres;
 mod tells;
 mod timers;
@@ -177,6 +178,9 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
     }
     if bench.wants("P16") {
         on_postgres::run(bench).await?;
+    }
+    if bench.wants("ETCD") {
+        on_etcd::run(bench).await?;
     }
     cluster::run(bench).await?;
     // This takes ten minutes, so it runs only if `ONLY` names it.
