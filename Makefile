@@ -86,7 +86,7 @@ soak: setup
 	@REMEMBERED=$${REMEMBERED:-20000} LIVE=$${LIVE:-7000} $(CARGO) test --release --package ostraca-process-tests --test remembered -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} TRANSFERS=$${TRANSFERS:-100000} $(CARGO) test --release --package ostraca-process-tests --test bank -- --nocapture
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
-	  --test attacks -- --nocapture --test-threads 1
+	  --test cluster_attacks -- --nocapture --test-threads 1
 
 # Inputs that were found are kept beside the target directory, and the next run goes on from them. cargo-fuzz needs a
 # compiler's unstable flags, which this stable one takes by RUSTC_BOOTSTRAP.

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::connection::Connection;
-use crate::connector::Health;
 use crate::error::{ColumnError, OpenError, text};
+use crate::health::Health;
 use crate::options::Options;
 use crate::row::{column, key_text};
 

@@ -12,9 +12,10 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::connector::Health;
 use crate::error::{OpenError, text};
-use crate::fail_over::{self, History, REPLICATED, ServerState, TIMELINE};
+use crate::fail_over::{self, REPLICATED, TIMELINE};
+use crate::health::Health;
+use crate::health::{History, ServerState};
 use crate::options::{Options, Tls};
 use crate::row::column;
 use crate::tls;

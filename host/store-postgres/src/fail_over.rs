@@ -7,8 +7,8 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::connector::Health;
 use crate::error::OpenError;
+use crate::health::{Health, History, ServerState};
 use crate::row::column;
 
 /// SQL for the number of the server's time line.
@@ -16,21 +16,6 @@ pub(crate) const TIMELINE: &str =
     "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint";
 /// SQL for whether commits wait for a standby.
 pub(crate) const REPLICATED: &str = "current_setting('synchronous_standby_names') <> ''";
-
-/// Which server it is, and its time line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct History {
-    pub(crate) system: i64,
-    pub(crate) timeline: i64,
-}
-
-/// What a server says about itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ServerState {
-    pub(crate) history: History,
-    /// Whether commits wait for a standby.
-    pub(crate) replicated: bool,
-}
 
 /// What the store's row says.
 struct Expected {

@@ -10,7 +10,8 @@ use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use tokio::sync::{Notify, watch};
 
 use crate::batch::{Batch, Prepared};
-use crate::connector::{Connector, Health};
+use crate::connector::Connector;
+use crate::health::Health;
 use crate::options::Options;
 
 /// A call that waits for the lane.

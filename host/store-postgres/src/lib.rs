@@ -20,6 +20,7 @@ mod connection;
 mod connector;
 mod error;
 mod fail_over;
+mod health;
 mod lane;
 mod options;
 mod reads;
@@ -56,7 +57,7 @@ use tokio_postgres::Client;
 use crate::batch::Prepared;
 use crate::changes::Follower;
 use crate::connection::Connection;
-use crate::connector::Health;
+use crate::health::Health;
 use crate::lane::{Lane, Op};
 use crate::rows::{RowOp, RowQueue};
 

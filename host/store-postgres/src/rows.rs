@@ -15,8 +15,9 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::binary::Binary;
 use crate::changes::Follower;
-use crate::connector::{Connector, Health};
+use crate::connector::Connector;
 use crate::error::ColumnError;
+use crate::health::Health;
 use crate::options::Options;
 use crate::row::{column, key_text};
 

@@ -15,8 +15,8 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::batch::Batch;
 use crate::connection::Connection;
-use crate::connector::Health;
 use crate::error::{OpenError, text};
+use crate::health::Health;
 use crate::options::Options;
 use crate::row::{column, first};
 
