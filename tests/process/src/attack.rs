@@ -101,7 +101,7 @@ impl AttackRun {
     /// The error of the program or of a node.
     pub async fn set(options: &Options) -> Result<Self> {
         let seed = number("SEED").unwrap_or_else(rand::random);
-        let options = Options { seed, alone: true, ..options.clone() };
+        let options = Options { seed, ..options.clone() };
         println!("{}: SEED={seed}", options.name);
         let mut cluster = Cluster::start(&options).await?;
         cluster.wait_settled().await?;

@@ -43,8 +43,7 @@ pub const NO_STORE: &str = "manager,host,gateway";
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many clusters of one program run at the same time. Most of them wait most of the time.
-const AT_ONCE: u32 = 2;
-static TURNS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
+static TURNS: Semaphore = Semaphore::const_new(2);
 /// Counts the addresses that this process has used.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 
@@ -63,8 +62,6 @@ pub struct Options {
     pub settings: String,
     /// Whether there are proxies; without proxies, nodes advertise their listening addresses.
     pub proxied: bool,
-    /// Whether no other cluster of this program runs at the same time.
-    pub alone: bool,
     /// The seed of the network's faults.
     pub seed: u64,
     /// Additional delay of each sync of the store.
@@ -84,7 +81,6 @@ impl Options {
             shards: 24,
             settings: String::new(),
             proxied: true,
-            alone: false,
             seed: 0,
             slow_syncs: None,
             stores: Stores::Node,
@@ -150,9 +146,7 @@ impl Cluster {
     /// # Errors
     /// The program's error.
     pub async fn start(options: &Options) -> Result<Self> {
-        // Under load, a second cluster would only make both slower.
-        let turns = if options.alone { AT_ONCE } else { 1 };
-        let turn = TURNS.acquire_many(turns).await.context("the clusters have ended")?;
+        let turn = TURNS.acquire().await.context("the clusters have ended")?;
         let mut addresses = Vec::new();
         for _ in &options.roles {
             let (listen, front) = addresses_of_a_node();

@@ -1,6 +1,6 @@
 //! Faults under load on real clusters, each injected within its step.
 //!
-//! They are one program, since each program costs seconds to link. The clusters of attacks run one after the other.
+//! They are one program, since each program costs seconds to link. Two clusters of a program run at a time.
 
 use ostraca_process_tests::cluster::Stores;
 

@@ -9,7 +9,8 @@
 //! `ONLY=P1,P2` measures only those, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each
 //! loop, `SESSIONS=n` (default 16) the number of sessions that share the 64 commands in flight, `ENTITIES=n`
 //! (default 50,000) the number of inactive entities for P5, and `SETTLE=n` (default 60) the seconds between an
-//! attack and the measurement of memory.
+//! attack and the measurement of memory. `PG_SETTINGS` are lines for the settings of PostgreSQL in P16; `NODES` and
+//! `STORES` are described in the module `on_etcd`.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod asks;

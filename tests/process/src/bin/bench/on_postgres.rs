@@ -62,7 +62,7 @@ struct Written {
 }
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let server = Server::start("");
+    let server = Server::start(&std::env::var("PG_SETTINGS").unwrap_or_default());
     let database = server.database();
     let url = server.url(&database);
     let home = NodeDir::init_as("bench-postgres", &["--postgres", &url], |_| {})?;
