@@ -54,7 +54,8 @@ pub(crate) async fn check_again(
 ) -> Result<(), OpenError> {
     if health.history() != found.history {
         let row = expected(client).await?;
-        let replicated = row.replicated && health.is_replicated();
+        // If another process goes on with this time line already, the row speaks of the commits on it.
+        let replicated = (row.replicated || row.history == found.history) && health.is_replicated();
         let checked = check(client, &row, health.history(), replicated, found).await;
         checked.inspect_err(|error| {
             if !error.is_retryable() {

@@ -41,7 +41,8 @@ async fn r5_a_synchronous_standby_takes_over_with_all_turns() {
     primary.replicate();
     let options = on_both(&primary, &standby, &database);
     let store = PostgresStore::open(options.clone()).await.expect("opened");
-    let idle = PostgresStore::open(options.clone()).await.expect("opened");
+    // It has no connection that is replaced by itself.
+    let idle = PostgresStore::open_for_state(options.clone()).await.expect("opened");
     let own = claim(1, "a");
     claimed(&store, &own).await;
     for number in 0..20 {
@@ -62,7 +63,10 @@ async fn r5_a_synchronous_standby_takes_over_with_all_turns() {
     assert_eq!(version(&store, "a").await, 20, "all that was acknowledged");
     let again = claim(epoch, "b");
     assert_eq!(commit(&store, turn(&again, "a", 20, 10)).await, CommitOutcome::Committed);
-    // A process that wrote nothing, and one that starts now, go on as well.
+    // A process that wrote nothing, and one that starts now, go on as well, although commits no longer wait.
+    store.read_sequence().await.expect("read");
+    let sql = "SELECT replicated FROM ostraca.store";
+    assert_eq!(standby.sql_on(&database, sql).expect("read").trim(), "f");
     assert_eq!(version(&idle, "a").await, 21);
     PostgresStore::open(options).await.expect("opened after the fail-over");
 }
@@ -79,7 +83,8 @@ async fn r5_a_standby_without_synchrony_must_be_accepted() {
     let idle = PostgresStore::open(options.clone()).await.expect("opened");
     assert_eq!(version(&idle, "a").await, 1);
     // The standby does not get the last turn.
-    standby.stop(Signal::SIGKILL);
+    // Its processes have ended then, so that none still receives.
+    standby.stop(Signal::SIGQUIT);
     assert_eq!(commit(&store, turn(&own, "a", 1, 10)).await, CommitOutcome::Committed);
     drop(store);
     primary.stop(Signal::SIGKILL);
