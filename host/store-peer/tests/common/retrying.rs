@@ -137,11 +137,15 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
     }
 
     fn commit(&self, turn: Commit) -> CommitOutcome {
+        let removes = turn.head.is_removed().unwrap();
         let is_there = || {
             let head = self.load(&turn.claim.shard, &turn.entity).unwrap().head;
             // A missing head differs from a head of version 0: nothing was committed.
             head.is_some_and(|head| {
-                head.turn == turn.head.turn && head.version == turn.head.version
+                // A removed head is read from its shard's floor, which names no turn.
+                let is_same = removes || head.turn == turn.head.turn;
+                let state = (head.version, head.is_removed().unwrap());
+                is_same && state == (turn.head.version, removes)
             })
         };
         let before = is_there();
@@ -158,6 +162,8 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                     }
                     match (is_there(), before) {
                         (true, false) => Some(CommitOutcome::Committed),
+                        // A repeated removal is refused: nothing shows whose it was.
+                        (true, true) if removes => None,
                         (true, true) => Some(CommitOutcome::AlreadyCommitted),
                         (false, _) => None,
                     }
