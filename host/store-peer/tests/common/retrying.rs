@@ -142,10 +142,11 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
             let head = self.load(&turn.claim.shard, &turn.entity).unwrap().head;
             // A missing head differs from a head of version 0: nothing was committed.
             head.is_some_and(|head| {
-                // A removed head is read from its shard's floor, which names no turn.
-                let is_same = removes || head.turn == turn.head.turn;
-                let state = (head.version, head.is_removed().unwrap());
-                is_same && state == (turn.head.version, removes)
+                // A removed head is read from its shard's floor, which names no turn and may be higher.
+                match removes {
+                    true => head.is_removed().unwrap() && head.version >= turn.head.version,
+                    false => head.turn == turn.head.turn && head.version == turn.head.version,
+                }
             })
         };
         let before = is_there();
