@@ -7,8 +7,8 @@ use ostraca_core::codec;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, Commit, CommitOutcome, CommitRefusal, OWN_TIMERS, RecordKey};
 use ostraca_store::entity::{check_commit, check_record};
-use ostraca_store::keys;
 use ostraca_store::record::RecordKind;
+use ostraca_store::{StoreError, keys};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -97,6 +97,13 @@ pub(crate) fn stored_key(shard: &ShardPath, entity: &Entity, key: &RecordKey) ->
             (kind as i16, full[prefix..].to_vec())
         }
     }
+}
+
+/// The key of a timer from the column, the inverse of [`stored_key`].
+pub(crate) fn timer_key(name: &[u8]) -> Result<RecordKey, StoreError> {
+    let name = std::str::from_utf8(name)
+        .map_err(|error| StoreError::Corrupt(format!("the name of a timer: {error}")))?;
+    Ok(RecordKey::Timer { due: OWN_TIMERS, name: name.into() })
 }
 
 impl Prepared {

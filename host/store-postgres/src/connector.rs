@@ -58,7 +58,7 @@ impl Connector {
                 Ok(writer)
             }
             Err(error) => {
-                if matches!(error, OpenError::RolledBack) {
+                if matches!(error, OpenError::RolledBack | OpenError::Moved { .. }) {
                     self.health.stop(&error.to_string());
                 }
                 self.failed_at = Some((Instant::now(), error.to_string()));

@@ -7,6 +7,9 @@ use ostraca_core::ids::ClusterId;
 use ostraca_store::StoreError;
 use tokio_postgres::error::SqlState;
 
+/// The code of the error by which the tables refuse a writer once the store was moved.
+const MOVED: &str = "OS002";
+
 /// Why a store could not be created or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,6 +60,20 @@ pub enum OpenError {
         /// That cluster's name.
         name: String,
     },
+    /// The store was copied to another place, and must not be used here any more (R26).
+    #[error(
+        "the store in the database was moved to {to}: use it there, or copy it back with `ostraca store copy`"
+    )]
+    Moved {
+        /// Where it was moved to.
+        to: String,
+    },
+    /// The store is a copy that is not finished.
+    #[error(
+        "the database has an unfinished copy of a store: continue it with `ostraca store copy`, or drop the schema \
+         `ostraca` and use the source"
+    )]
+    Unfinished,
     /// A newer release made the tables.
     #[error(
         "the tables have version {found}, but this release knows versions up to {known}: use the newer release"
@@ -141,6 +158,9 @@ impl OpenError {
     }
 
     pub(crate) fn statement(error: &tokio_postgres::Error) -> Self {
+        if let Some(reported) = error.as_db_error().filter(|it| it.code().code() == MOVED) {
+            return Self::Moved { to: reported.message().into() };
+        }
         match refuses_access(error) {
             true => Self::Access(text(error)),
             false => Self::Statement(text(error)),

@@ -18,6 +18,7 @@ mod blobs;
 mod changes;
 mod connection;
 mod connector;
+mod copy;
 mod error;
 mod fail_over;
 mod health;
@@ -61,6 +62,7 @@ use crate::health::Health;
 use crate::lane::{Lane, Op};
 use crate::rows::{RowOp, RowQueue};
 
+pub use copy::{PostgresCopySource, PostgresCopyTarget};
 pub use error::{ColumnError, OpenError};
 pub use options::{Durability, Options, Tls};
 
@@ -115,7 +117,7 @@ impl PostgresStore {
         cluster_name: &str,
     ) -> Result<Self, OpenError> {
         let connection = Connection::open(&options).await?;
-        schema::create(&connection.client, cluster, cluster_name).await?;
+        schema::create(&connection.client, cluster, cluster_name, None).await?;
         Self::open(options).await
     }
 

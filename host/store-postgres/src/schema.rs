@@ -39,7 +39,7 @@ async fn store_row(client: &Client) -> Result<Option<Row>, OpenError> {
     if !first::<bool>(&found)? {
         return Ok(None);
     }
-    let statement = "SELECT schema_version, store_id, cluster_id, cluster_name FROM ostraca.store";
+    let statement = "SELECT schema_version, store_id, cluster_id, cluster_name, moved_to, copy FROM ostraca.store";
     let rows = client.query_typed(statement, &[]).await.map_err(failed)?;
     Ok(rows.into_iter().next())
 }
@@ -49,11 +49,12 @@ fn cluster_of(row: &Row) -> Result<(ClusterId, String), OpenError> {
     Ok((ClusterId(id(column(row, 2)?)), column(row, 3)?))
 }
 
-/// Creates the tables of a new store.
+/// Creates the tables of a new store. `copy` is the state of a copy into it, if it is not to be used yet.
 pub(crate) async fn create(
     client: &Client,
     cluster: ClusterId,
     cluster_name: &str,
+    copy: Option<&[u8]>,
 ) -> Result<(), OpenError> {
     if let Some(row) = store_row(client).await? {
         let (cluster, name) = cluster_of(&row)?;
@@ -61,24 +62,39 @@ pub(crate) async fn create(
     }
     let store: u128 = rand::random();
     let name = cluster_name.replace('\'', "''");
+    let copy = copy.map_or("NULL".into(), |state| {
+        let hex: String = state.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("'\\x{hex}'")
+    });
     // All or nothing: the statements of one message are one transaction.
     let script = format!(
         "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS ostraca; {TABLES}
          INSERT INTO ostraca.store (schema_version, store_id, cluster_id, cluster_name, open_count, ended_batches,
-             system_identifier, timeline, replicated)
-         SELECT {VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0, system_identifier, {TIMELINE}, {REPLICATED}
+             system_identifier, timeline, replicated, copy)
+         SELECT {VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0, system_identifier, {TIMELINE},
+             {REPLICATED}, {copy}
          FROM pg_control_system(); COMMIT",
         cluster = cluster.0,
     );
     client.batch_execute(&script).await.map_err(failed)
 }
 
-/// Checks whose store it is and the version of its tables. Openings and batches are not read.
-pub(crate) async fn probe(
+/// The store's row, as far as it concerns copies.
+pub(crate) struct Probed {
+    pub(crate) identity: StoreIdentity,
+    /// Where the store was moved to.
+    pub(crate) moved_to: Option<String>,
+    /// The state of an unfinished copy into the store.
+    pub(crate) copy: Option<Vec<u8>>,
+}
+
+/// Checks whose store it is and the version of its tables; it may be moved or an unfinished copy. Openings and batches
+/// are not read.
+pub(crate) async fn probe_any(
     client: &Client,
     cluster: Option<ClusterId>,
-) -> Result<StoreIdentity, OpenError> {
-    let Some(row) = store_row(client).await? else { return Err(OpenError::Missing) };
+) -> Result<Option<Probed>, OpenError> {
+    let Some(row) = store_row(client).await? else { return Ok(None) };
     let (found, store_id) = (column::<i32>(&row, 0)?, id(column(&row, 1)?));
     let (actual, cluster_name) = cluster_of(&row)?;
     if cluster.is_some_and(|cluster| cluster != actual) {
@@ -87,14 +103,28 @@ pub(crate) async fn probe(
     if found > VERSION {
         return Err(OpenError::NewerSchema { found, known: VERSION });
     }
-    Ok(StoreIdentity {
+    let identity = StoreIdentity {
         store_id,
         cluster: actual,
         cluster_name,
         open_count: 0,
         open_nonce: 0,
         durable_sequence: 0,
-    })
+    };
+    Ok(Some(Probed { identity, moved_to: column(&row, 4)?, copy: column(&row, 5)? }))
+}
+
+/// Checks whose store it is, the version of its tables, and that it can be used. Openings and batches are not read.
+pub(crate) async fn probe(
+    client: &Client,
+    cluster: Option<ClusterId>,
+) -> Result<StoreIdentity, OpenError> {
+    let found = probe_any(client, cluster).await?.ok_or(OpenError::Missing)?;
+    match found {
+        Probed { moved_to: Some(to), .. } => Err(OpenError::Moved { to }),
+        Probed { copy: Some(_), .. } => Err(OpenError::Unfinished),
+        Probed { identity, .. } => Ok(identity),
+    }
 }
 
 /// Checks whose store it is and the version of its tables, ends what the last opening left, and counts an opening.

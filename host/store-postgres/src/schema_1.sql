@@ -19,7 +19,11 @@ CREATE TABLE ostraca.store (
     -- The time line that an operator has accepted, although commits may be missing there.
     accepted_timeline bigint,
     -- Whether commits wait for a standby, as a node saw last.
-    replicated boolean NOT NULL
+    replicated boolean NOT NULL,
+    -- Where the store was moved to: nobody may use it here any more.
+    moved_to text,
+    -- The state of an unfinished copy into this store: nobody may use it yet.
+    copy bytea
 );
 
 -- The last openings, with the random nonce of each (R5).
@@ -412,6 +416,17 @@ BEGIN
     COMMIT;
 END $$;
 
+-- Fails if the store was moved, and says where to.
+CREATE FUNCTION ostraca.refuse_if_moved() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    place text;
+BEGIN
+    SELECT s.moved_to INTO place FROM ostraca.store s;
+    IF place IS NOT NULL THEN
+        RAISE EXCEPTION '%', place USING ERRCODE = 'OS002';
+    END IF;
+END $$;
+
 -- Gives a new connection its row, and ends that of the connection before. Returns false if the old row lacks batches
 -- that were acknowledged. Calling it again with the same id changes nothing.
 CREATE FUNCTION ostraca.replace_writer(new_id bigint, of_opening bigint, old_id bigint, least_batches bigint)
@@ -419,6 +434,7 @@ RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     found bigint;
 BEGIN
+    PERFORM ostraca.refuse_if_moved();
     IF old_id IS NOT NULL THEN
         SELECT w.batches INTO found FROM ostraca.writers w WHERE w.id = old_id FOR UPDATE;
         IF found IS NULL THEN
@@ -431,6 +447,9 @@ BEGIN
         DELETE FROM ostraca.writers w WHERE w.id = old_id;
         UPDATE ostraca.store s SET ended_batches = s.ended_batches + found;
     END IF;
+    -- It waits for a move that is being marked.
+    PERFORM 1 FROM ostraca.store s FOR SHARE;
+    PERFORM ostraca.refuse_if_moved();
     INSERT INTO ostraca.writers (id, opening, batches) VALUES (new_id, of_opening, 0) ON CONFLICT DO NOTHING;
     RETURN true;
 END $$;
@@ -457,4 +476,21 @@ BEGIN
     INSERT INTO ostraca.openings (number, nonce) VALUES (own_number, own_nonce);
     DELETE FROM ostraca.openings o WHERE o.number <= own_number - 10000;
     RETURN own_number;
+END $$;
+
+-- Marks the store as moved, if its batches are still these: from then on, no batch of any writer has an effect.
+CREATE FUNCTION ostraca.mark_moved(place text, batches_before bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    written bigint;
+BEGIN
+    -- It waits for the batches that are running.
+    PERFORM 1 FROM ostraca.writers w ORDER BY w.id FOR UPDATE;
+    PERFORM 1 FROM ostraca.store s FOR UPDATE;
+    WITH gone AS (DELETE FROM ostraca.writers w RETURNING w.batches)
+        SELECT coalesce(sum(gone.batches), 0) INTO written FROM gone;
+    UPDATE ostraca.store s SET ended_batches = s.ended_batches + written, moved_to = place
+        RETURNING s.ended_batches INTO written;
+    IF written <> batches_before THEN
+        RAISE EXCEPTION 'the store was used during the copy' USING ERRCODE = 'OS003';
+    END IF;
 END $$;

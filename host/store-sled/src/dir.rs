@@ -1,7 +1,8 @@
 //! A store's directory: its lock, its format, and what R6 requires before sled may open its files.
 //!
 //! ```text
-//! format       one line: "ostraca store, format 2"; written last, so a store with this file is complete
+//! format       one line: "ostraca store, format 2"; written last, so a store with this file is complete;
+//!              "ostraca store, moved to …" once it was copied to another place, and must not be opened here any more
 //! lock         locked by the process that has the store open; contains the id of that process
 //! sled/        sled's own files
 //! components/  blobs, each in a file named by its BLAKE3 digest
@@ -22,6 +23,7 @@ pub(crate) const FORMAT: u32 = 2;
 const OLDEST_FORMAT: u32 = 2;
 
 const FORMAT_LINE: &str = "ostraca store, format ";
+const MOVED_LINE: &str = "ostraca store, moved to ";
 
 /// A store's directory, locked by this process until it is dropped.
 #[derive(Debug)]
@@ -47,6 +49,14 @@ impl Dir {
 
     /// Locks the directory of a complete store.
     pub(crate) fn lock_existing(path: &Path) -> Result<Self, OpenError> {
+        match Self::lock_for_copy(path)? {
+            (dir, None) => Ok(dir),
+            (_, Some(to)) => Err(OpenError::Moved { dir: path.into(), to }),
+        }
+    }
+
+    /// Locks the directory of a complete store. Also returns where it was moved to, if it was.
+    pub(crate) fn lock_for_copy(path: &Path) -> Result<(Self, Option<String>), OpenError> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(OpenError::Missing(path.into()));
@@ -65,6 +75,9 @@ impl Dir {
             }
             Err(_) => return Err(OpenError::NotAStore(path.into())),
         };
+        if let Some(to) = format.strip_prefix(MOVED_LINE) {
+            return Ok((Self::lock(path)?, Some(to.trim_end().into())));
+        }
         let format = format.strip_prefix(FORMAT_LINE).and_then(|format| format.trim().parse().ok());
         match format {
             None | Some(0) => return Err(OpenError::NotAStore(path.into())),
@@ -80,7 +93,18 @@ impl Dir {
             }
             Some(_) => {}
         }
-        Self::lock(path)
+        Ok((Self::lock(path)?, None))
+    }
+
+    /// Locks the directory of a store whose creation or copy was not finished; `None` if there is none.
+    pub(crate) fn lock_unfinished(path: &Path) -> Result<Option<Self>, OpenError> {
+        let is_unfinished = path.join("sled").is_dir() && !path.join("format").exists();
+        is_unfinished.then(|| Self::lock(path)).transpose()
+    }
+
+    /// Marks the store as moved, durably: nobody opens it from then on (R26).
+    pub(crate) fn mark_moved(&self, to: &str) -> io::Result<()> {
+        write_file_atomically(&self.path.join("format"), format!("{MOVED_LINE}{to}\n").as_bytes())
     }
 
     /// Marks the store as complete, durably.

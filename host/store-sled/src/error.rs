@@ -23,6 +23,16 @@ pub enum OpenError {
         "the directory {0} holds no complete store: if its creation was interrupted, remove it and create it again"
     )]
     NotAStore(PathBuf),
+    /// The store was copied to another place, and must not be used here any more (R26).
+    #[error(
+        "the store at {dir} was moved to {to}: use it there, or copy it back with `ostraca store copy`"
+    )]
+    Moved {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Where it was moved to.
+        to: String,
+    },
     /// A store cannot be created in a directory that is not empty.
     #[error("the directory {0} is not empty: choose another one, or open the store in it")]
     NotEmpty(PathBuf),

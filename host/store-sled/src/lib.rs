@@ -6,7 +6,7 @@
 //! syncs the data file through a separate descriptor before it answers. Reads wait until what they have seen is
 //! durable (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must
 //! happen before and after sled opens its files (R6). `meta` and `witness` hold the store's identity and
-//! detect when the store was replaced, forked or rolled back (R5).
+//! detect when the store was replaced, forked or rolled back (R5). `copy` copies a store that no process has open.
 //!
 //! Confusing at first: there are three counters. A *batch* number counts the batches of this opening, for R2. The
 //! store's *sequence* counts writes over all openings; it is also the revision of rows. A shard's *commit sequence*
@@ -17,6 +17,7 @@
 mod batch_builder;
 mod blob_worker;
 mod committer;
+mod copy;
 mod database;
 mod dir;
 mod disk;
@@ -62,6 +63,7 @@ use crate::read_queue::{ReadOp, ReadQueue};
 use crate::write_op::{WriteOp, slots};
 use crate::write_queue::WriteQueue;
 
+pub use copy::{SledCopySource, SledCopyTarget};
 pub use database::{DatabaseOpenError, open_database};
 pub use error::OpenError;
 pub use options::Options;

@@ -1,6 +1,7 @@
 //! The store's records about itself (its identity, its openings, its sequence), and the body of a row.
 
 use ostraca_core::ids::ClusterId;
+use ostraca_store::StoreIdentity;
 use ostraca_store::record::{Body, RecordKind};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,13 @@ impl IdentityRecord {
     pub(crate) fn new(cluster: ClusterId, cluster_name: &str) -> Self {
         let cluster_name = cluster_name.into();
         Self { store_id: rand::random(), cluster, cluster_name, open_count: 0, open_nonces: vec![] }
+    }
+
+    /// The identity as of the last opening.
+    pub(crate) fn as_of_sequence(self, durable_sequence: u64) -> StoreIdentity {
+        let open_nonce = self.open_nonces.last().copied().unwrap_or_default();
+        let Self { store_id, cluster, cluster_name, open_count, .. } = self;
+        StoreIdentity { store_id, cluster, cluster_name, open_count, open_nonce, durable_sequence }
     }
 
     /// Counts another opening, and returns its nonce.

@@ -139,7 +139,7 @@ pub(crate) fn open_on(
 }
 
 /// Opens sled's database.
-fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
+pub(crate) fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
     let every = u64::try_from(options.flush_interval.as_millis()).unwrap_or(u64::MAX).max(1);
     let config = sled::Config::new()
         .path(dir.sled())
@@ -155,17 +155,16 @@ fn open_sled(dir: &Dir, options: &Options) -> Result<Records, OpenError> {
     }
 }
 
-/// Reads the store's identity, checks it against the witness, and counts this opening durably (R5).
-fn count_opening(
+/// Reads the store's identity and sequence, and checks them against the options and the witness.
+pub(crate) fn read_identity(
     records: &Records,
-    data: &File,
     path: &Path,
     options: &Options,
-) -> Result<(StoreIdentity, Vec<u64>), OpenError> {
+) -> Result<(IdentityRecord, u64), OpenError> {
     let corrupt = |error: StoreError| corrupt(path, error.to_string());
     let missing = || StoreError::Corrupt("its identity or sequence record is missing".into());
     let (key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
-    let mut identity = records
+    let identity = records
         .get::<IdentityRecord>(&key)
         .and_then(|it| it.ok_or_else(missing))
         .map_err(corrupt)?;
@@ -181,26 +180,26 @@ fn count_opening(
     if let Some(witness) = &options.witness {
         witness::check(witness, path, &identity, sequence)?;
     }
-    let nonce = identity.record_opening();
+    Ok((identity, sequence))
+}
+
+/// Reads the store's identity, checks it against the witness, and counts this opening durably (R5).
+fn count_opening(
+    records: &Records,
+    data: &File,
+    path: &Path,
+    options: &Options,
+) -> Result<(StoreIdentity, Vec<u64>), OpenError> {
+    let corrupt = |error: StoreError| corrupt(path, error.to_string());
+    let key = Table::Meta.key(IDENTITY);
+    let (mut identity, sequence) = read_identity(records, path, options)?;
+    identity.record_opening();
     let mut batch = Batch::default();
     let record = records.codec.encode(&key, &identity).map_err(corrupt)?;
     put(&mut batch, key, record, 0);
     write(&records.db, batch, data, path)?;
-    let IdentityRecord {
-        store_id: store,
-        cluster,
-        cluster_name,
-        open_count: opened,
-        open_nonces: nonces,
-    } = identity;
-    let identity = StoreIdentity {
-        store_id: store,
-        cluster,
-        cluster_name,
-        open_count: opened,
-        open_nonce: nonce,
-        durable_sequence: sequence,
-    };
+    let nonces = identity.open_nonces.clone();
+    let identity = identity.as_of_sequence(sequence);
     if let Some(witness) = &options.witness {
         Witness::from_identity(&identity)
             .write(witness)
@@ -209,7 +208,8 @@ fn count_opening(
     Ok((identity, nonces))
 }
 
-fn write(db: &Db, batch: Batch, data: &File, path: &Path) -> Result<(), OpenError> {
+/// Applies a batch durably.
+pub(crate) fn write(db: &Db, batch: Batch, data: &File, path: &Path) -> Result<(), OpenError> {
     let written = db.apply_batch(batch).and_then(|()| db.flush());
     written.map_err(|error| corrupt(path, error.to_string()))?;
     data.sync_data().map_err(|error| OpenError::io(path, error))

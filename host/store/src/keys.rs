@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use ostraca_core::ids::{Entity, ShardPath};
+use bytes::Bytes;
+use ostraca_core::ids::{Entity, ScopedSessionId, ShardId, ShardPath};
 use ostraca_core::records::RecordKey;
 
 use crate::StoreError;
@@ -205,6 +206,57 @@ pub fn parse_entity(rest: &[u8]) -> Result<(Entity, &[u8]), StoreError> {
     Ok((Entity { entity_type: kind, id }, rest))
 }
 
+/// Parses the shard and the kind at the start of a key. Also returns the bytes after them.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if the bytes are not a key.
+pub fn parse_kind(key: &[u8]) -> Result<(ShardPath, RecordKind, &[u8]), StoreError> {
+    let corrupt = || StoreError::Corrupt("key does not hold a shard and a kind".into());
+    let (namespace, rest) = parse_name(key)?;
+    let (pool, rest) = parse_name(rest)?;
+    let (shard, rest) = rest.split_first_chunk().ok_or_else(corrupt)?;
+    let (kind, rest) = rest.split_first().ok_or_else(corrupt)?;
+    let kind = RecordKind::from_number(*kind).ok_or_else(corrupt)?;
+    let shard = ShardId(u32::from_be_bytes(*shard));
+    Ok((ShardPath { namespace, pool, shard }, kind, rest))
+}
+
+/// Parses the part of a key that follows its kind's prefix, the inverse of [`record_key`].
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if the bytes are not the key of a record outside the head.
+pub fn parse_record(kind: RecordKind, rest: &[u8]) -> Result<(Entity, RecordKey), StoreError> {
+    let corrupt = || StoreError::Corrupt(format!("key is not that of a {kind:?} record"));
+    let number = |rest: &[u8]| rest.try_into().map(u64::from_be_bytes).map_err(|_| corrupt());
+    if kind == RecordKind::Timer {
+        let (due, rest) = rest.split_first_chunk().ok_or_else(corrupt)?;
+        let (entity, rest) = parse_entity(rest)?;
+        let (name, rest) = parse_name(rest)?;
+        let key = RecordKey::Timer { due: u64::from_be_bytes(*due), name };
+        return if rest.is_empty() { Ok((entity, key)) } else { Err(corrupt()) };
+    }
+    let (entity, rest) = parse_entity(rest)?;
+    let key = match kind {
+        RecordKind::State => RecordKey::State(Bytes::copy_from_slice(rest)),
+        RecordKind::Lane => {
+            RecordKey::Lane(ScopedSessionId(rest.try_into().map_err(|_| corrupt())?))
+        }
+        RecordKind::Outbox => {
+            let (target, rest) = parse_entity(rest)?;
+            RecordKey::Outbox { target, number: number(rest)? }
+        }
+        RecordKind::DeadLetter => RecordKey::DeadLetter { number: number(rest)? },
+        RecordKind::Journal => RecordKey::Journal { number: number(rest)? },
+        RecordKind::Remembered if rest.is_empty() => RecordKey::Remembered,
+        RecordKind::ChannelItem => {
+            let (channel, rest) = parse_name(rest)?;
+            RecordKey::ChannelItem { channel, number: number(rest)? }
+        }
+        _ => return Err(corrupt()),
+    };
+    Ok((entity, key))
+}
+
 fn push_name(key: &mut Vec<u8>, name: &str) {
     for part in name.as_bytes().split_inclusive(|byte| *byte == 0) {
         key.extend_from_slice(part);
@@ -237,8 +289,6 @@ fn parse_name(bytes: &[u8]) -> Result<(Arc<str>, &[u8]), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-    use ostraca_core::ids::{ScopedSessionId, ShardId};
 
     fn shard_key(namespace: &str, pool: &str, number: u32) -> ShardPath {
         ShardPath { namespace: namespace.into(), pool: pool.into(), shard: ShardId(number) }
@@ -304,6 +354,39 @@ mod tests {
                 let rest = &key[kind_prefix(&one, RecordKind::Lane).len()..];
                 assert_eq!(parse_entity(rest).unwrap(), (entity, &[9u8; 16][..]));
             }
+        }
+    }
+
+    #[test]
+    fn a_record_is_parsed_back_from_its_key() {
+        let one = shard_key("n\0", "p", 7);
+        for name in NAMES {
+            let (entity, target) = (Entity::new("t", name), Entity::new(name, "u"));
+            for key in [
+                RecordKey::State(Bytes::copy_from_slice(name.as_bytes())),
+                RecordKey::Lane(ScopedSessionId([9; 16])),
+                RecordKey::Timer { due: 0, name: name.into() },
+                RecordKey::Timer { due: 258, name: "".into() },
+                RecordKey::Outbox { target, number: 1 << 40 },
+                RecordKey::DeadLetter { number: 3 },
+                RecordKey::Journal { number: 0 },
+                RecordKey::Remembered,
+                RecordKey::ChannelItem { channel: name.into(), number: 4 },
+            ] {
+                let (full, kind) = record_key(&one, &entity, &key);
+                let (shard, found, rest) = parse_kind(&full).unwrap();
+                assert_eq!((&shard, found), (&one, kind));
+                assert_eq!(parse_record(kind, rest).unwrap(), (entity.clone(), key.clone()));
+                let longer = [rest, b"x"].concat();
+                if !matches!(key, RecordKey::State(_)) {
+                    assert!(parse_record(kind, &longer).is_err(), "{key:?}");
+                }
+            }
+        }
+        for bytes in
+            [&b""[..], b"n\0\0p\0\0\0\0\0", b"n\0\0p\0\0\0\0\0\x01", b"n\0\0p\0\0\0\0\0\x01\xff"]
+        {
+            assert!(matches!(parse_kind(bytes), Err(StoreError::Corrupt(_))), "{bytes:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! works in batches, and neither trait reads a clock. Every backend passes the suite in `conformance` (a feature);
 //! [`memory`] is the shortest implementation of the contract. [`keys`] and [`record`] define the layout on disk,
 //! [`change_history`] helps a backend implement watches, and [`witness`] distinguishes a store from another one,
-//! from a copy, and from an earlier state of itself (R5).
+//! from a copy, and from an earlier state of itself (R5). [`transfer`] copies one store to another.
 
 pub mod change_history;
 pub mod cluster;
@@ -14,6 +14,7 @@ pub mod entity;
 pub mod keys;
 pub mod memory;
 pub mod record;
+pub mod transfer;
 pub mod witness;
 
 pub use cluster::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoredRow, Watch};

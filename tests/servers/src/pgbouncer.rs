@@ -25,14 +25,16 @@ fn find() -> Option<PathBuf> {
 }
 
 impl Pooler {
-    /// Starts a pooler in front of this server, which lends connections for each transaction.
+    /// Starts a pooler in front of this server, which lends connections for each transaction. It keeps few of them to
+    /// each database, so that the stores of a suite do not use up all that the server accepts.
     #[must_use]
     pub fn start(server: &postgres::Server) -> Self {
         let program = crate::find_or_install("pgbouncer", &["pgbouncer"], find);
         let (dir, port) = (tempfile::tempdir().expect("a directory"), crate::free_port());
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n",
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+             default_pool_size = 5\nserver_idle_timeout = 2\n",
             server = server.port(),
         );
         let path = dir.path().join("pgbouncer.ini");

@@ -2,6 +2,7 @@
 //! of their own, and stop.
 
 mod conformance;
+mod copies;
 mod fail_over;
 mod faults;
 mod rows;

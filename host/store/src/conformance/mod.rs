@@ -11,6 +11,7 @@
 mod channels;
 mod claims;
 mod commits;
+pub mod copied;
 mod journal;
 mod model;
 mod outbox;
@@ -100,7 +101,8 @@ pub fn check_cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize
 }
 
 /// Shard `number` of the default pool.
-fn shard(number: u32) -> ShardPath {
+#[must_use]
+pub fn shard(number: u32) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
 }
 
@@ -109,7 +111,9 @@ fn owner(node: &str, nonce: u64) -> Member {
     Member { node: NodeId::from(node), incarnation: Incarnation { counter: 1, nonce } }
 }
 
-fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
+/// The claim of node `a` with this epoch and number.
+#[must_use]
+pub fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
     Claim {
         cluster: CLUSTER,
         shard,
