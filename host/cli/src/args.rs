@@ -317,6 +317,29 @@ pub(crate) enum StoreCommand {
         /// A node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
     },
+    /// Copy the state and rows of a stopped cluster from a node to PostgreSQL, or back; continues an interrupted copy
+    Copy(StoreCopy),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreCopy {
+    /// Where they are: the configuration of a node, or the connection string of a PostgreSQL database. Afterwards, no
+    /// node can use them there
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) from: String,
+    /// Where to put them: the configuration of a node without a store, or the connection string of a database without
+    /// one
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) to: String,
+    /// A file with the password of the connection string's user
+    #[arg(long, value_name = "FILE")]
+    pub(crate) postgres_password_file: Option<PathBuf>,
+    /// Encryption of the connection to the database; required unless it is on this machine
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) postgres_tls: Option<TlsMode>,
+    /// Certificates of the authority of the database's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) postgres_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -57,6 +57,12 @@ pub enum NodeError {
         /// The id of the store that is configured.
         actual: u128,
     },
+    /// Nodes use the store that is to be copied.
+    #[error("nodes of the cluster are running: stop all of them before their stores are copied")]
+    ClusterRuns,
+    /// A copy of the stores cannot go on.
+    #[error(transparent)]
+    Copy(ostraca_store::transfer::CopyError),
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -130,6 +136,8 @@ impl NodeError {
             Self::OpenPostgres(error) => postgres_code(error),
             Self::OpenEtcd(error) => etcd_code(error),
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
+            Self::ClusterRuns => codes::STORE_IN_USE,
+            Self::Copy(error) => copy_code(error),
             Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 codes::STORE_UNREACHABLE
@@ -204,6 +212,8 @@ impl NodeError {
             }
             Self::Control(error) => return error.help_text().map(Into::into),
             Self::InvalidValue(_)
+            | Self::ClusterRuns
+            | Self::Copy(_)
             | Self::OpenStore(_)
             | Self::OpenPostgres(_)
             | Self::OpenEtcd(_)
@@ -260,6 +270,7 @@ fn open_code(error: &OpenError) -> Code {
     match error {
         OpenError::Missing(_) => codes::STORE_MISSING,
         OpenError::Empty(_) => codes::STORE_EMPTY,
+        OpenError::Moved { .. } => codes::STORE_MOVED,
         OpenError::NotAStore(_) => codes::NOT_A_STORE,
         OpenError::NotEmpty(_) => codes::DIRECTORY_NOT_EMPTY,
         OpenError::InUse { .. } => codes::STORE_IN_USE,
@@ -276,6 +287,16 @@ fn open_code(error: &OpenError) -> Code {
     }
 }
 
+fn copy_code(error: &ostraca_store::transfer::CopyError) -> Code {
+    use ostraca_store::transfer::CopyError;
+    match error {
+        CopyError::Moved { .. } => codes::STORE_MOVED,
+        CopyError::SourceChanged { .. } | CopyError::OtherSource { .. } => codes::UNFINISHED_COPY,
+        CopyError::Differs { .. } => codes::COPY_DIFFERS,
+        CopyError::Store(_) => codes::STORE_FAILED,
+    }
+}
+
 fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
     use ostraca_store_postgres::OpenError;
     match error {
@@ -283,6 +304,8 @@ fn postgres_code(error: &ostraca_store_postgres::OpenError) -> Code {
         OpenError::Access(_) => codes::STORE_ACCESS_DENIED,
         OpenError::Missing => codes::STORE_MISSING,
         OpenError::Exists { .. } => codes::STORE_EXISTS,
+        OpenError::Moved { .. } => codes::STORE_MOVED,
+        OpenError::Unfinished => codes::UNFINISHED_COPY,
         OpenError::NewerSchema { .. } => codes::STORE_NEWER_FORMAT,
         OpenError::OtherCluster { .. } => codes::STORE_CLUSTER_MISMATCH,
         OpenError::UnsafeSetting { .. }

@@ -41,7 +41,9 @@ pub struct PostgresSettings {
 }
 
 impl PostgresSettings {
-    fn text(&self) -> String {
+    /// The section `postgres` of a configuration, as TOML.
+    #[must_use]
+    pub fn section(&self) -> String {
         let comment = "The database with the cluster's stores, the same for all nodes.";
         let mut section = Section::new(comment, "postgres");
         section.add("url", self.url.as_str());
@@ -366,7 +368,7 @@ fn config_text(options: &InitOptions) -> String {
 
 /// The sections that say where the stores are, if they are outside the nodes.
 fn sections(postgres: Option<&PostgresSettings>, etcd: Option<&EtcdSettings>) -> String {
-    let postgres = postgres.map(PostgresSettings::text).unwrap_or_default();
+    let postgres = postgres.map(PostgresSettings::section).unwrap_or_default();
     postgres + &etcd.map(EtcdSettings::text).unwrap_or_default()
 }
 

@@ -78,6 +78,7 @@
 //! find a part missing. Clients are then told that the node is starting.
 
 mod blocking;
+mod copy;
 mod deferred;
 pub mod error;
 pub mod init;
@@ -87,6 +88,7 @@ mod probe;
 mod service;
 mod stores;
 
+pub use copy::{CopiedStores, StorePlace, copy_stores};
 pub use error::NodeError;
 pub use init::{
     EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init,
@@ -94,6 +96,7 @@ pub use init::{
 };
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
+pub use ostraca_store::transfer;
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
 pub use probe::{ProbedStore, accept_database, probe_stores};

@@ -5,6 +5,7 @@
 //! the batch is applied, or the store stops.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
@@ -16,6 +17,7 @@ use ostraca_store::record::{ClaimRecord, RecordKind};
 use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent, StoreError, StoredRow, keys};
 use sled::Batch;
 
+use crate::changed_keys::ChangedKeys;
 use crate::head_cache::{CachedHead, HeadCache};
 use crate::meta::{RowBody, SEQUENCE, StoreSequence};
 use crate::records::{Records, Table, fragment_count, fragment_prefix, put, remove};
@@ -38,6 +40,9 @@ pub(crate) struct BatchBuilder {
     events: Vec<RowEvent>,
     /// Whether `batch` contains anything.
     wrote: bool,
+    changed: Arc<ChangedKeys>,
+    /// The full keys of the entities' records that the batch writes, if a backup wants to know.
+    changed_keys: Vec<Vec<u8>>,
 }
 
 struct ShardClaim {
@@ -50,6 +55,7 @@ pub(crate) struct PreparedBatch {
     pub(crate) batch: Batch,
     pub(crate) events: Vec<RowEvent>,
     pub(crate) sequence: u64,
+    pub(crate) changed_keys: Vec<Vec<u8>>,
 }
 
 impl BatchBuilder {
@@ -58,6 +64,7 @@ impl BatchBuilder {
         cluster: ClusterId,
         sequence: u64,
         head_cache: usize,
+        changed: Arc<ChangedKeys>,
     ) -> Self {
         Self {
             records,
@@ -70,6 +77,8 @@ impl BatchBuilder {
             batch: Batch::default(),
             events: Vec::new(),
             wrote: false,
+            changed,
+            changed_keys: Vec::new(),
         }
     }
 
@@ -86,7 +95,8 @@ impl BatchBuilder {
         self.batch.insert(key, record);
         let batch = std::mem::take(&mut self.batch);
         let events = std::mem::take(&mut self.events);
-        Ok(Some(PreparedBatch { batch, events, sequence: self.sequence }))
+        let changed_keys = std::mem::take(&mut self.changed_keys);
+        Ok(Some(PreparedBatch { batch, events, sequence: self.sequence, changed_keys }))
     }
 
     pub(crate) fn claim(&mut self, claim: Claim) -> ClaimOutcome {
@@ -223,6 +233,10 @@ impl BatchBuilder {
         }
 
         // Nothing below can fail: a commit is written whole or not at all.
+        if self.changed.are_wanted() {
+            self.changed_keys.push(head_key.clone());
+            self.changed_keys.extend(writes.iter().map(|(key, ..)| key.clone()));
+        }
         for (key, kind, value, mut old, fragmented) in writes {
             // For a key that this commit writes twice, the old fragments are those of the first value.
             if let Some(fragments) = self.record_fragments.get(&key) {

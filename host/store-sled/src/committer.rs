@@ -13,6 +13,7 @@ use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::{CompareAndSetError, StoreError};
 
 use crate::batch_builder::{BatchBuilder, PreparedBatch};
+use crate::changed_keys::ChangedKeys;
 use crate::disk::Disk;
 use crate::disk_space::DiskSpaceMonitor;
 use crate::progress::Progress;
@@ -30,6 +31,7 @@ pub(crate) struct Committer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) space: Arc<DiskSpaceMonitor>,
     pub(crate) reads: Arc<ReadQueue>,
+    pub(crate) changed: Arc<ChangedKeys>,
 }
 
 /// The outcome of one part of a call, and where to deliver it.
@@ -97,7 +99,7 @@ impl Committer {
 
     fn write(&mut self, number: u64) -> Result<(), String> {
         let prepared = self.batch_builder.finish().map_err(|error| error.to_string())?;
-        let Some(PreparedBatch { batch, events, sequence }) = prepared else {
+        let Some(PreparedBatch { batch, events, sequence, changed_keys }) = prepared else {
             self.progress.set_applied(number, 0);
             self.progress.set_durable(number, self.progress.sequence());
             self.reads.push(self.queue.applied());
@@ -106,6 +108,7 @@ impl Committer {
         let applying = self.progress.applying();
         let applied = self.db.apply_batch(batch);
         self.progress.set_applied(number, events.len());
+        self.changed.add(changed_keys);
         drop(applying);
         applied.map_err(|error| format!("write failed: {error}"))?;
         self.reads.push(self.queue.applied());

@@ -10,7 +10,6 @@ use std::path::Path;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_core::records::Head;
 use ostraca_store::entity::corrupt_floor;
 use ostraca_store::record::{Body, ClaimRecord, RecordKind};
 use ostraca_store::transfer::{
@@ -23,6 +22,7 @@ use sled::Batch;
 
 use crate::batch_builder::row;
 use crate::dir::{Dir, sync_dir};
+use crate::items;
 use crate::meta::{IDENTITY, IdentityRecord, RowBody, SEQUENCE, StoreSequence};
 use crate::open::{open_sled, read_identity, write};
 use crate::records::{Records, Table, put, read_error, remove};
@@ -92,25 +92,7 @@ impl Contents {
         for record in self.records.db.range(behind(Table::Entities, after)..) {
             let (key, raw) = record.map_err(read_error)?;
             let Some(bare) = key.strip_prefix(&[Table::Entities as u8][..]) else { break };
-            let (shard, kind, rest) = keys::parse_kind(bare)?;
-            let item = match kind {
-                RecordKind::Claim => {
-                    let record = self.records.decode::<ClaimRecord>(&key, &raw)?;
-                    let floor = record.floor().map_err(corrupt_floor)?;
-                    let last_sequence = record.reserved_sequence;
-                    Item::Shard { claim: record.claim, floor, last_sequence }
-                }
-                RecordKind::Head => {
-                    let entity = keys::parse_entity(rest)?.0;
-                    let head = Box::new(self.records.decode::<Head>(&key, &raw)?);
-                    Item::Head { shard, entity, head }
-                }
-                _ => {
-                    let (entity, record) = keys::parse_record(kind, rest)?;
-                    let value = self.records.decode_bytes(kind, &key, &raw)?;
-                    Item::Record { shard, entity, key: record, value }
-                }
-            };
+            let item = items::decode(&self.records, &key, &raw)?;
             if !page.add(item, || [&[RECORDS], bare].concat()) {
                 break;
             }
@@ -124,24 +106,10 @@ impl Contents {
         after: Option<&[u8]>,
     ) -> Result<(), StoreError> {
         let after = after.map(|after| String::from_utf8_lossy(after).into_owned());
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(self.dir.components()).map_err(unavailable)? {
-            let name = entry.map_err(unavailable)?.file_name().to_string_lossy().into_owned();
-            // An unfinished file has a longer name.
-            let is_digest = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if is_digest && after.as_ref().is_none_or(|after| name > *after) {
-                names.push(name);
-            }
-        }
-        names.sort_unstable();
-        for name in names {
-            let path = self.dir.components().join(&name);
-            let bytes = std::fs::read(&path).map_err(unavailable)?;
-            if blake3::hash(&bytes).to_hex().as_str() != name {
-                let text = format!("component {} does not have its digest", path.display());
-                return Err(StoreError::Corrupt(text));
-            }
-            let item = Item::Component(bytes.into());
+        let folder = self.dir.components();
+        let names = items::component_names(&folder)?.into_iter();
+        for name in names.filter(|name| after.as_ref().is_none_or(|after| name > after)) {
+            let item = Item::Component(items::read_component(&folder, &name)?);
             if !page.add(item, || [&[COMPONENTS], name.as_bytes()].concat()) {
                 break;
             }

@@ -6,7 +6,8 @@
 //! syncs the data file through a separate descriptor before it answers. Reads wait until what they have seen is
 //! durable (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must
 //! happen before and after sled opens its files (R6). `meta` and `witness` hold the store's identity and
-//! detect when the store was replaced, forked or rolled back (R5). `copy` copies a store that no process has open.
+//! detect when the store was replaced, forked or rolled back (R5). `copy` copies a store that no process has open,
+//! and `backup` reads one that runs.
 //!
 //! Confusing at first: there are three counters. A *batch* number counts the batches of this opening, for R2. The
 //! store's *sequence* counts writes over all openings; it is also the revision of rows. A shard's *commit sequence*
@@ -14,8 +15,10 @@
 //!
 //! The threads here work with any executor: futures are completed through channels.
 
+mod backup;
 mod batch_builder;
 mod blob_worker;
+mod changed_keys;
 mod committer;
 mod copy;
 mod database;
@@ -24,6 +27,7 @@ mod disk;
 mod disk_space;
 mod error;
 mod head_cache;
+mod items;
 mod meta;
 mod open;
 mod options;
@@ -47,15 +51,18 @@ use bytes::Bytes;
 use crossbeam_channel::Sender as Channel;
 use futures::FutureExt;
 use futures::channel::oneshot::{Receiver, Sender, channel};
+use futures::executor::block_on;
 use futures::future::ready;
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity};
+use ostraca_store::backup::{Manifest, Section};
 use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::{
     ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, Scan, StoreError,
     StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 
+use crate::backup::{Backup, Collecting};
 use crate::blob_worker::BlobJob;
 use crate::dir::Dir;
 use crate::progress::Progress;
@@ -77,6 +84,7 @@ pub struct SledStore {
     changes: ChangeHistory,
     reads: Arc<ReadQueue>,
     jobs: Option<Channel<BlobJob>>,
+    backup: Backup,
     threads: Vec<JoinHandle<()>>,
     dir: Dir,
 }
@@ -145,6 +153,26 @@ impl SledStore {
     /// detected only if the store falls behind the sequence in the witness.
     pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
         self.job(BlobJob::Witness)
+    }
+
+    /// Reads all that the store holds, as of one moment, while turns go on. `sink` gets the chunks in order, and must not
+    /// call the store; an error of it ends the backup. The manifest lacks the chunks. One backup can run at a time.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if another backup is running; [`StoreError::LimitExceeded`] names a limit that was
+    /// reached; [`StoreError::Stopped`] or [`StoreError::Corrupt`] if the store cannot be read.
+    pub fn back_up(
+        &self,
+        sink: &mut (dyn FnMut(Section, Vec<u8>) -> Result<(), StoreError> + '_),
+    ) -> Result<Manifest, StoreError> {
+        if !self.backup.changed.begin() {
+            return Err(StoreError::Unavailable("another backup is running".into()));
+        }
+        let _collecting = Collecting(self.backup.changed.clone());
+        // A batch that was begun before does not collect changes. This read follows it.
+        block_on(self.current_claims(Vec::new()))?;
+        self.backup.run(sink)
     }
 
     /// Queues the parts of a write call, or refuses all of them with the reason.

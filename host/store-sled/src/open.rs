@@ -14,8 +14,10 @@ use ostraca_store::witness::Witness;
 use ostraca_store::{StoreError, StoreIdentity};
 use sled::{Batch, Db};
 
+use crate::backup::Backup;
 use crate::batch_builder::BatchBuilder;
 use crate::blob_worker::BlobWorker;
+use crate::changed_keys::ChangedKeys;
 use crate::committer::Committer;
 use crate::database::{DatabaseOpenError, open_database};
 use crate::dir::Dir;
@@ -80,6 +82,7 @@ pub(crate) fn open_on(
         options.watch_history_bytes,
     );
     let reads = Arc::new(ReadQueue::new(options.queue_reads));
+    let changed = Arc::new(ChangedKeys::new(options.backup_changes));
     let space = Arc::new(DiskSpaceMonitor {
         disk: disk.clone(),
         progress: progress.clone(),
@@ -98,12 +101,21 @@ pub(crate) fn open_on(
             identity.cluster,
             identity.durable_sequence,
             options.head_cache,
+            changed.clone(),
         ),
         db: records.db.clone(),
         data,
         disk,
         space: space.clone(),
         reads: reads.clone(),
+        changed: changed.clone(),
+    };
+    let backup = Backup {
+        records: records.clone(),
+        progress: progress.clone(),
+        changed,
+        components: dir.components(),
+        identity: identity.clone(),
     };
     let (jobs, to_do) = bounded(WAITING_FILES);
     let files = BlobWorker {
@@ -133,6 +145,7 @@ pub(crate) fn open_on(
         changes,
         reads,
         jobs: Some(jobs),
+        backup,
         threads,
         dir,
     })

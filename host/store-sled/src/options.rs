@@ -47,6 +47,9 @@ pub struct Options {
     pub watch_history_changes: usize,
     /// Maximum size in bytes of the row changes that are kept for watches. Default 16 MiB.
     pub watch_history_bytes: usize,
+    /// Maximum number of records that change while a backup reads the store; beyond it, the backup fails. Default
+    /// 1,000,000, up to 1 KiB each.
+    pub backup_changes: usize,
 }
 
 impl Default for Options {
@@ -69,6 +72,7 @@ impl Default for Options {
             low_water_check_interval: Duration::from_secs(1),
             watch_history_changes: 8192,
             watch_history_bytes: 16 << 20,
+            backup_changes: 1_000_000,
         }
     }
 }

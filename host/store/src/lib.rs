@@ -6,6 +6,7 @@
 //! [`change_history`] helps a backend implement watches, and [`witness`] distinguishes a store from another one,
 //! from a copy, and from an earlier state of itself (R5). [`transfer`] copies one store to another.
 
+pub mod backup;
 pub mod change_history;
 pub mod cluster;
 #[cfg(any(test, feature = "conformance"))]

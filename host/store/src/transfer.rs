@@ -22,7 +22,7 @@ pub const PAGE_BYTES: usize = 1 << 20;
 pub const PAGE_ITEMS: usize = 1000;
 
 /// A part of a store's contents.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Item {
     /// A shard that was claimed.
     Shard {
@@ -83,17 +83,23 @@ impl ItemKind {
     /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::Shards, Self::Heads, Self::Records, Self::Components, Self::Rows];
-}
 
-impl fmt::Display for ItemKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// What people call the items.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Shards => "shards",
             Self::Heads => "entities",
             Self::Records => "records",
             Self::Components => "components",
             Self::Rows => "rows",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ItemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -110,7 +110,7 @@ fn etcd(args: &Init) -> Result<Option<EtcdSettings>, Failure> {
 }
 
 /// The absolute path of a file: those of a configuration are relative to the node's directory.
-fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+pub(super) fn absolute(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = path else { return Ok(None) };
     std::path::absolute(path)
         .map(Some)

@@ -144,6 +144,21 @@ section! {
             happened: "Another process has the store open; the text names it.",
             help: "Stop that process.",
         }
+        STORE_MOVED = "store-moved" {
+            retry: No,
+            happened: "The store was copied to another place with `ostraca store copy`, and must not be used here any more (R26); the text says where it is.",
+            help: "Let the configuration name the new place, or copy the store back.",
+        }
+        UNFINISHED_COPY = "unfinished-copy" {
+            retry: No,
+            happened: "The place holds a copy of a store that was interrupted, and its source is another store, or was used since.",
+            help: "Continue with the same `ostraca store copy`. If the source was used since, remove the copy (the directory, or the schema `ostraca` of the database) and begin again.",
+        }
+        COPY_DIFFERS = "copy-differs" {
+            retry: No,
+            happened: "A copy of a store was read again, and does not hold what its source does. Nothing uses it; the source can still be used.",
+            help: "Check disks and memory, remove the copy, and copy again.",
+        }
         STORE_UNWRITABLE = "store-unwritable" {
             retry: No,
             happened: "The directory is not writable.",

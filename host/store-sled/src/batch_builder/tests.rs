@@ -9,6 +9,7 @@ use ostraca_store::record::Codec;
 
 use super::*;
 use crate::tests::{CLUSTER, claim, set, shard, turn};
+use std::sync::Arc;
 
 /// The size of a value with several fragments, and of a value that is not fragmented.
 const LARGE: usize = 30_000;
@@ -71,7 +72,7 @@ impl Bench {
 
 fn judge(db: &sled::Db, sequence: u64) -> BatchBuilder {
     let records = Records { db: db.clone(), codec: Codec::default() };
-    BatchBuilder::new(records, CLUSTER, sequence, 100)
+    BatchBuilder::new(records, CLUSTER, sequence, 100, Arc::new(ChangedKeys::new(100)))
 }
 
 fn state(size: usize) -> RecordWrite {

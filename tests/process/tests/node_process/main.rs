@@ -7,6 +7,7 @@ mod capacity;
 mod copies;
 mod harness;
 mod hostile;
+mod moved_stores;
 mod order;
 mod replay;
 mod syncs;
