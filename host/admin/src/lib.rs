@@ -8,6 +8,7 @@
 //! Confusing at first: a deploy compiles on the node that receives it, even one that runs no entities, and then
 //! waits for the hosts, which compile for themselves when they see the row.
 
+mod backup;
 mod catalog_problem;
 mod cluster;
 mod dead_letters;
@@ -208,6 +209,7 @@ impl AdminService {
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
             AdminOperation::Export(request) => self.export(gateway, principal, request).await,
+            AdminOperation::Backup => self.backup(gateway, principal),
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::RebalancePlan => self.plan().await,

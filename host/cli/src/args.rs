@@ -121,6 +121,10 @@ pub(crate) enum Command {
     Delete(Delete),
     /// Write one entity to a file
     Export(Export),
+    /// Back up the embedded store of a running cluster, as of one moment
+    Backup(Backup),
+    /// Restore a backup to a node without a store, or to a PostgreSQL database
+    Restore(Restore),
     /// Create an entity from a file that `export` wrote
     Import(Import),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
@@ -316,9 +320,48 @@ pub(crate) enum StoreCommand {
     Accept {
         /// A node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
+        /// The database was restored from a backup: make it another store, whose epochs and incarnations are above all
+        /// that were used after the backup
+        #[arg(long)]
+        restored: bool,
     },
     /// Copy the state and rows of a stopped cluster from a node to PostgreSQL, or back; continues an interrupted copy
     Copy(StoreCopy),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Backup {
+    /// The directory of backups; created if missing. What an earlier backup there has written is not written again
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Restore {
+    /// The directory of backups
+    pub(crate) dir: PathBuf,
+    /// The backup's name, as `ostraca backup` printed it [default: the newest]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backup: Option<String>,
+    /// Where to restore it: the configuration of a node without a store, or the connection string of a PostgreSQL
+    /// database without one
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) to: String,
+    #[command(flatten)]
+    pub(crate) database: DatabaseAccess,
+}
+
+/// How a database is reached that is named by its connection string.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DatabaseAccess {
+    /// A file with the password of the connection string's user
+    #[arg(long, value_name = "FILE")]
+    pub(crate) postgres_password_file: Option<PathBuf>,
+    /// Encryption of the connection to the database; required unless it is on this machine
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) postgres_tls: Option<TlsMode>,
+    /// Certificates of the authority of the database's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) postgres_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -331,15 +374,8 @@ pub(crate) struct StoreCopy {
     /// one
     #[arg(long, value_name = "PLACE")]
     pub(crate) to: String,
-    /// A file with the password of the connection string's user
-    #[arg(long, value_name = "FILE")]
-    pub(crate) postgres_password_file: Option<PathBuf>,
-    /// Encryption of the connection to the database; required unless it is on this machine
-    #[arg(long, value_name = "MODE", value_enum)]
-    pub(crate) postgres_tls: Option<TlsMode>,
-    /// Certificates of the authority of the database's certificate (PEM)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) postgres_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) database: DatabaseAccess,
 }
 
 #[derive(Debug, clap::Args)]

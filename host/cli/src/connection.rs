@@ -16,7 +16,11 @@ const SPINNER_DELAY: Duration = Duration::from_secs(1);
 
 /// Connects to the cluster of the profile.
 pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
-    let profile = profile(global)?;
+    connect_to(profile(global)?).await
+}
+
+/// Connects to the addresses of a profile.
+pub(crate) async fn connect_to(profile: Profile) -> Result<Client, Failure> {
     Ok(with_spinner("connecting", Client::connect(profile)).await?)
 }
 
@@ -58,7 +62,7 @@ impl Deadline {
 
 /// The profile. Warns if an environment variable takes precedence over the profile of this directory and they
 /// differ: the user expects the directory's cluster.
-fn profile(global: &Global) -> Result<Profile, Failure> {
+pub(crate) fn profile(global: &Global) -> Result<Profile, Failure> {
     let found = Profile::locate(global.profile.as_deref())?;
     tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster_id, "profile");
     if let (Some(other), OutputFormat::Table) = (&found.shadowed, global.output) {

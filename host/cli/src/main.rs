@@ -90,6 +90,8 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Delete(it) => commands::delete::run(global, &it).await,
         Command::DeadLetters(it) => commands::dead_letters::run(global, &it).await,
         Command::Export(it) => commands::export::run(global, &it).await,
+        Command::Backup(it) => commands::backup::run(global, &it).await,
+        Command::Restore(it) => commands::backup::restore(global, &it),
         Command::Import(it) => commands::import::run(global, &it).await,
         Command::Undeploy(it) => commands::undeploy::run(global, &it).await,
         Command::ForgetEntity(it) => commands::forget_entity::run(global, &it).await,

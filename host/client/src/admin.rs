@@ -14,13 +14,13 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    ActivateRequest, AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
-    DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
-    DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
-    Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods,
-    MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan,
-    RebalanceProgress, RebalanceRequest, Rollout, ShardInfo, ShardsRequest, Status, StatusRequest,
-    UndeployRequest, UndeployResult,
+    ActivateRequest, AdminRequest, BackupPart, BackupRequest, ClusterConfig, ClusterConfigRequest,
+    DeadLetters, DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest,
+    DrainProgress, DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail,
+    EntityExport, Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult,
+    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
+    RebalancePlan, RebalanceProgress, RebalanceRequest, Rollout, ShardInfo, ShardsRequest, Status,
+    StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -426,6 +426,16 @@ impl Client {
         from_sequence: u64,
     ) -> Result<Updates<Events>, AdminError> {
         self.follow(Request::Events(EventsRequest { follow, from_sequence })).await
+    }
+
+    /// Reads all that the store of the connected node holds, as of one moment. The last part has `end` set. Dropping the
+    /// parts ends the backup. Refused (`no-store`) by a node that does not have the store.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn backup(&self) -> Result<Updates<BackupPart>, AdminError> {
+        self.follow(Request::Backup(BackupRequest {})).await
     }
 
     async fn follow<T: Update>(&self, request: Request) -> Result<Updates<T>, AdminError> {

@@ -1,5 +1,7 @@
 //! Copies the stores of a stopped cluster to another place: from a node to PostgreSQL, and back.
 
+mod restore;
+
 use std::time::Duration;
 
 use ostraca_catalog::rows::{self, StoresRow};
@@ -20,6 +22,8 @@ use crate::init::PostgresSettings;
 
 /// How long a database is watched for changes, which running nodes make all the time: longer than the default lease.
 const WATCHED: Duration = Duration::from_secs(4);
+
+pub use restore::{renew_database, restore_backup};
 
 /// A place of a cluster's stores.
 #[derive(Clone, Debug)]
@@ -149,36 +153,49 @@ pub fn copy_stores(
         let why = format!("the nodes belong to two clusters, {one} and {other}");
         return Err(NodeError::InvalidValue(why));
     }
-    let witness = match (&target, to) {
-        (Opening::Sled { options, .. }, StorePlace::Config(_)) => options.witness.clone(),
-        _ => None,
-    };
     block_on_own_thread(async move {
-        let expected = target.cluster();
         let mut source = source.source().await?;
-        let from = source.identity();
-        if let Some(expected) = expected.filter(|expected| *expected != from.cluster) {
-            let why = format!(
-                "the source belongs to the cluster {} ({}), the target's node to {expected}",
-                from.cluster_name, from.cluster
-            );
-            return Err(NodeError::InvalidValue(why));
-        }
-        let mut target = target.target(&from).await?;
-        let store_id = target.identity().store_id;
-        let rewrite = |item| name_store(item, from.store_id, store_id);
-        let summary = copy(&mut *source, &mut *target, &rewrite, progress).await?;
-        if let Some(path) = witness {
-            // What the node knew was about the store that has moved.
-            let written = Witness::from_identity(&target.identity()).write(&path);
-            written.map_err(|source| NodeError::File { action: "write", path, source })?;
-        }
-        Ok(CopiedStores {
-            destination: Destination { store_id, place: target.place() },
-            cluster: from.cluster,
-            cluster_name: from.cluster_name,
-            summary,
-        })
+        let rewrite = |item, from, to| name_store(item, from, to);
+        copy_to(&mut *source, target, &rewrite, progress).await
+    })
+}
+
+/// Changes an item for a target: gets the ids of source and target.
+type RewriteFor<'a> = dyn Fn(Item, u128, u128) -> Result<Item, StoreError> + Sync + 'a;
+
+/// Copies a source to a target, whose node then knows the new store.
+async fn copy_to(
+    source: &mut dyn CopySource,
+    target: Opening,
+    rewrite: &RewriteFor<'_>,
+    progress: &mut Progress<'_>,
+) -> Result<CopiedStores, NodeError> {
+    let from = source.identity();
+    if let Some(expected) = target.cluster().filter(|expected| *expected != from.cluster) {
+        let why = format!(
+            "the source belongs to the cluster {} ({}), the target's node to {expected}",
+            from.cluster_name, from.cluster
+        );
+        return Err(NodeError::InvalidValue(why));
+    }
+    let witness = match &target {
+        Opening::Sled { options, .. } => options.witness.clone(),
+        Opening::Postgres(_) => None,
+    };
+    let mut target = target.target(&from).await?;
+    let store_id = target.identity().store_id;
+    let rewrite = |item| rewrite(item, from.store_id, store_id);
+    let summary = copy(source, &mut *target, &rewrite, progress).await?;
+    if let Some(path) = witness {
+        // What the node knew was about the store before.
+        let written = Witness::from_identity(&target.identity()).write(&path);
+        written.map_err(|source| NodeError::File { action: "write", path, source })?;
+    }
+    Ok(CopiedStores {
+        destination: Destination { store_id, place: target.place() },
+        cluster: from.cluster,
+        cluster_name: from.cluster_name,
+        summary,
     })
 }
 

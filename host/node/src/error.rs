@@ -63,6 +63,9 @@ pub enum NodeError {
     /// A copy of the stores cannot go on.
     #[error(transparent)]
     Copy(ostraca_store::transfer::CopyError),
+    /// A backup could not be written or read.
+    #[error(transparent)]
+    Backup(#[from] ostraca_store::backup::BackupError),
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -138,6 +141,7 @@ impl NodeError {
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
             Self::ClusterRuns => codes::STORE_IN_USE,
             Self::Copy(error) => copy_code(error),
+            Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 codes::STORE_UNREACHABLE
@@ -214,6 +218,7 @@ impl NodeError {
             Self::InvalidValue(_)
             | Self::ClusterRuns
             | Self::Copy(_)
+            | Self::Backup(_)
             | Self::OpenStore(_)
             | Self::OpenPostgres(_)
             | Self::OpenEtcd(_)
@@ -294,6 +299,16 @@ fn copy_code(error: &ostraca_store::transfer::CopyError) -> Code {
         CopyError::SourceChanged { .. } | CopyError::OtherSource { .. } => codes::UNFINISHED_COPY,
         CopyError::Differs { .. } => codes::COPY_DIFFERS,
         CopyError::Store(_) => codes::STORE_FAILED,
+    }
+}
+
+fn backup_code(error: &ostraca_store::backup::BackupError) -> Code {
+    use ostraca_store::backup::BackupError;
+    match error {
+        BackupError::OtherDirectory(_) => codes::DIRECTORY_NOT_EMPTY,
+        BackupError::NoBackup(_) | BackupError::Unknown { .. } => codes::UNKNOWN_BACKUP,
+        BackupError::Damaged(_) => codes::BACKUP_DAMAGED,
+        BackupError::Io { .. } => codes::FILE_ERROR,
     }
 }
 

@@ -88,7 +88,7 @@ mod probe;
 mod service;
 mod stores;
 
-pub use copy::{CopiedStores, StorePlace, copy_stores};
+pub use copy::{CopiedStores, StorePlace, copy_stores, renew_database, restore_backup};
 pub use error::NodeError;
 pub use init::{
     EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init,
@@ -96,7 +96,7 @@ pub use init::{
 };
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
-pub use ostraca_store::transfer;
+pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
 pub use probe::{ProbedStore, accept_database, probe_stores};

@@ -25,6 +25,7 @@ mod health;
 mod lane;
 mod options;
 mod reads;
+mod renew;
 mod row;
 mod rows;
 mod schema;
@@ -65,6 +66,7 @@ use crate::rows::{RowOp, RowQueue};
 pub use copy::{PostgresCopySource, PostgresCopyTarget};
 pub use error::{ColumnError, OpenError};
 pub use options::{Durability, Options, Tls};
+pub use renew::RewriteRow;
 
 /// A database with a store, opened by this process. Dropping it lets the queued calls complete.
 pub struct PostgresStore {
@@ -167,6 +169,19 @@ impl PostgresStore {
         let identity = schema::probe(&connection.client, options.cluster).await?;
         fail_over::accept(&connection.client, connection.server).await?;
         Ok(identity)
+    }
+
+    /// Makes the store, which was restored from a backup, another one: it gets a new id, `rewrite` changes its rows, no
+    /// batch of a node that used the store before has an effect, and the server is accepted as it is. No node may have the
+    /// store open.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why nothing was changed.
+    pub async fn renew(
+        options: &Options,
+        rewrite: &RewriteRow<'_>,
+    ) -> Result<StoreIdentity, OpenError> {
+        renew::renew(options, rewrite).await
     }
 
     async fn open_all(options: Options, for_rows: Option<&Handle>) -> Result<Self, OpenError> {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 pub(crate) mod activate;
 mod activity;
+pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod cluster;

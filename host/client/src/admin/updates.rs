@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use ostraca_wire::framed::FrameReader;
 use ostraca_wire::proto::admin_response::Response;
-use ostraca_wire::proto::{DrainProgress, Events, RebalanceProgress};
+use ostraca_wire::proto::{BackupPart, DrainProgress, Events, RebalanceProgress};
 
 use super::AdminError;
 use super::exchange::{decode, other_question, too_early};
@@ -37,6 +37,15 @@ impl Update for Events {
     fn of(response: Response) -> Option<Self> {
         match response {
             Response::Events(events) => Some(events),
+            _ => None,
+        }
+    }
+}
+
+impl Update for BackupPart {
+    fn of(response: Response) -> Option<Self> {
+        match response {
+            Response::Backup(part) => Some(part),
             _ => None,
         }
     }

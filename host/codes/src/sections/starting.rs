@@ -159,6 +159,16 @@ section! {
             happened: "A copy of a store was read again, and does not hold what its source does. Nothing uses it; the source can still be used.",
             help: "Check disks and memory, remove the copy, and copy again.",
         }
+        UNKNOWN_BACKUP = "unknown-backup" {
+            retry: No,
+            happened: "The directory holds no backup, or none of this name; the text lists those that there are.",
+            help: "Check the path, or leave `--backup` out to restore the newest.",
+        }
+        BACKUP_DAMAGED = "backup-damaged" {
+            retry: No,
+            happened: "A file of the backup is missing, or does not have its digest.",
+            help: "Restore another backup, or another copy of the directory.",
+        }
         STORE_UNWRITABLE = "store-unwritable" {
             retry: No,
             happened: "The directory is not writable.",

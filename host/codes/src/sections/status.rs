@@ -4,6 +4,11 @@ section! {
     class: Status,
     outcome: NoMessage,
     codes: {
+        NO_STORE = "no-store" {
+            retry: No,
+            happened: "A backup was requested from a node that does not have the cluster's store, or whose store does not have all of it.",
+            help: "Connect to the node with the role `store`. If the stores are in PostgreSQL, back them up there.",
+        }
         STORE_STOPPED = "store-stopped" {
             retry: No,
             happened: "A write or a sync of the store failed. The store has stopped writing, since the state of the disk is unknown. Nothing acknowledged is lost.",

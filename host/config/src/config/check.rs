@@ -372,6 +372,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["store", "head-cache"], store.head_cache, 10 * MILLION),
         (["store", "readers"], store.readers, 64),
         (["store", "watch-history-changes"], store.watch_history_changes, 10 * MILLION),
+        (["store", "backup-changes"], store.backup_changes, 100 * MILLION),
     ];
     if network.reserved_connections > MILLION {
         return Err(range(input, &["network", "reserved-connections"], "0", "1000000"));

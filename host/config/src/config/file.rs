@@ -192,6 +192,7 @@ pub(super) struct StoreSection {
     #[serde(with = "units::duration")]
     pub(super) low_water_check_interval: Duration,
     pub(super) watch_history_changes: u32,
+    pub(super) backup_changes: u32,
     #[serde(with = "units::size")]
     pub(super) watch_history_bytes: u64,
 }
@@ -409,6 +410,7 @@ impl Default for StoreSection {
             low_water_bytes: sled.low_water_bytes,
             low_water_check_interval: sled.low_water_check_interval,
             watch_history_changes: saturating_u32(sled.watch_history_changes),
+            backup_changes: saturating_u32(sled.backup_changes),
             watch_history_bytes: sled.watch_history_bytes as u64,
         }
     }
@@ -433,6 +435,7 @@ impl StoreSection {
             low_water_bytes: self.low_water_bytes,
             low_water_check_interval: self.low_water_check_interval,
             watch_history_changes: self.watch_history_changes as usize,
+            backup_changes: self.backup_changes as usize,
             watch_history_bytes: saturating_usize(self.watch_history_bytes),
         }
     }

@@ -81,6 +81,8 @@ pub enum AdminOperation {
     },
     /// Export one entity.
     Export(proto::ExportRequest),
+    /// Read all that the node's store holds.
+    Backup,
     /// Undeploy a type of which nothing is left.
     Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
@@ -128,7 +130,7 @@ pub enum AdminOutput {
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
-    /// The updates of a drain, a rebalance or events, until the sender is dropped. See [`update_channel`].
+    /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
 
@@ -141,6 +143,8 @@ pub enum AdminUpdate {
     Rebalance(proto::RebalanceProgress),
     /// A batch of events.
     Events(proto::Events),
+    /// A part of a backup.
+    Backup(proto::BackupPart),
 }
 
 /// Both ends of a streamed response: updates are sent as they come, and a problem ends the response. The sender is
@@ -196,6 +200,7 @@ pub(super) async fn serve<S: Service>(
         }
         Some(Request::Undeploy(request)) => undeploy(request),
         Some(Request::Export(request)) => export(request),
+        Some(Request::Backup(_)) => Ok(AdminOperation::Backup),
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
@@ -363,6 +368,7 @@ async fn grow<S>(
             Ok(AdminUpdate::Drain(progress)) => Response::Drain(progress),
             Ok(AdminUpdate::Rebalance(progress)) => Response::Rebalance(progress),
             Ok(AdminUpdate::Events(events)) => Response::Events(events),
+            Ok(AdminUpdate::Backup(part)) => Response::Backup(part),
             Err(problem) => Response::Problem(problem),
         });
         let more = !matches!(response, None | Some(Response::Problem(_)));

@@ -1,5 +1,6 @@
 //! One real node: its start, its limits, and input that nobody should send.
 
+mod backups;
 mod bad_input;
 mod bad_start;
 mod bad_stores;

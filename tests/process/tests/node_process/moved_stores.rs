@@ -32,7 +32,7 @@ fn copy_refused(home: &NodeDir, from: &str, to: &str, code: &str, text: &str) {
 }
 
 /// Waits until this many more messages have ended.
-async fn progress(load: &Load, more: usize) {
+async fn progress(load: &Load, more: u64) {
     let done = load.done();
     while load.done() < done + more {
         load.failed().expect("final outcomes");
@@ -44,7 +44,7 @@ async fn progress(load: &Load, more: usize) {
 async fn r26_a_cluster_moves_to_postgres_and_back_under_load() {
     let server = Server::start("");
     let url = server.url(&server.database());
-    let home = NodeDir::init("moving").expect("init");
+    let home = NodeDir::init_as("moving", &["--cluster", "moving"], |_| {}).expect("init");
     let mut node = NodeProcess::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
     let profile = home.profile(network.front(0)).expect("profile");
