@@ -34,20 +34,22 @@ image=${IMAGE:-localhost/ostraca:$version}
 time=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 
-root=$(mktemp -d)
+work=$(mktemp -d)
 container=
 finish() {
     status=$?
     [ -z "$container" ] || buildah rm "$container" >/dev/null || true
-    rm -rf "$root"
+    rm -rf "$work"
     exit "$status"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
 # The data directory, which a volume covers: without one, a node has no place to write on a read-only root.
-install -d -m 0755 "$root/usr/bin" "$root/etc/ostraca" "$root/proc" "$root/dev" "$root/sys"
-install -d -m 0700 "$root/var/lib/ostraca"
+mkdir "$work/root" "$work/owned"
+root=$work/root
+install -d -m 0755 "$root" "$root/usr/bin" "$root/etc/ostraca" "$root/var/lib" "$root/proc" "$root/dev" "$root/sys"
+install -d -m 0700 "$work/owned/ostraca"
 install -m 0755 "$BINARY" "$root/usr/bin/ostraca"
 
 # Each library at the path at which this system's loader finds it, and the loader itself.
@@ -72,7 +74,7 @@ chmod 0644 "$root/etc/passwd" "$root/etc/group" "$root/etc/nsswitch.conf"
 
 container=$(buildah from scratch)
 buildah copy --quiet "$container" "$root/" / >/dev/null
-buildah copy --quiet --chown 10001:10001 "$container" "$root/var/lib/ostraca/" /var/lib/ostraca >/dev/null
+buildah copy --quiet --chown 10001:10001 "$container" "$work/owned/" /var/lib/ >/dev/null
 buildah config \
     --user 10001:10001 \
     --entrypoint '["/usr/bin/ostraca"]' \
