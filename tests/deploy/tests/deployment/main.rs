@@ -1,0 +1,6 @@
+//! Checks the folder `deploy/`.
+
+mod compose;
+mod configurations;
+mod image;
+mod kubernetes;
