@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use ostraca_deploy_tests::yaml::{documents, items, keys, string, strings};
+use ostraca_deploy_tests::yaml::{documents, keys, string, strings};
 use ostraca_deploy_tests::{longest_stop, root, text, tools};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ fn volumes(service: &Value) -> Vec<(&str, &str)> {
 fn references_of_compose_resolve() {
     let compose = compose();
     let services = compose["services"].as_object().expect("services");
-    let mut used: [BTreeSet<&str>; 4] = Default::default();
+    let mut used: [BTreeSet<&str>; 3] = Default::default();
     for (name, service) in services {
         for (needed, how) in service["depends_on"].as_object().into_iter().flatten() {
             let other = services.get(needed).unwrap_or_else(|| panic!("{name} needs {needed}"));
@@ -60,15 +60,15 @@ fn references_of_compose_resolve() {
         }
         used[0].extend(strings(&service["networks"]));
         used[1].extend(strings(&service["secrets"]));
-        used[2].extend(items(&service["configs"]).iter().map(|it| string(&it["source"])));
-        used[3].extend(volumes(service).iter().map(|(source, _)| *source));
+        for (source, _) in volumes(service) {
+            match source.strip_prefix("./") {
+                Some(file) => assert!(root().join(FOLDER).join(file).is_file(), "{name}: {file}"),
+                None => drop(used[2].insert(source)),
+            }
+        }
     }
-    for (used, section) in used.into_iter().zip(["networks", "secrets", "configs", "volumes"]) {
+    for (used, section) in used.into_iter().zip(["networks", "secrets", "volumes"]) {
         assert_eq!(used, keys(&compose[section]).into_iter().collect(), "{section}");
-    }
-    for config in compose["configs"].as_object().expect("configs").values() {
-        let file = root().join(FOLDER).join(string(&config["file"]));
-        assert!(file.is_file(), "{file:?}");
     }
 }
 
@@ -143,12 +143,8 @@ fn configurations_of_compose_are_valid() {
         let service = &compose["services"][*node];
         assert_eq!(config["node"].as_str(), Some(*node));
         assert_eq!(configurations::address(&config), format!("{node}:7411"));
-        let given = &items(&service["configs"])[0];
-        assert_eq!(
-            (&given["source"], strings(&service["command"])[2]),
-            (&(*node).into(), string(&given["target"]))
-        );
-        assert_eq!(compose["configs"][*node]["file"], format!("{node}.toml"));
+        let file = (&*format!("./{node}.toml"), strings(&service["command"])[2]);
+        assert!(volumes(service).contains(&file), "{file:?}");
         assert!(volumes(service).contains(&(*node, "/var/lib/ostraca")));
         let postgres = config["postgres"].as_table().expect("a table");
         let secret =

@@ -190,7 +190,7 @@ impl Container {
         let script = "set -e; root=$1; data=$2; change=$3; shift 3
             mount --bind \"$root\" \"$root\"
             mount --bind \"$data\" \"$root/var/lib/ostraca\"
-            mount --rbind /proc \"$root/proc\"
+            for system in proc dev; do mount --rbind \"/$system\" \"$root/$system\"; done
             mount -o remount,bind,ro \"$root\"
             exec chroot $change \"$root\" /usr/bin/ostraca \"$@\"";
         let mut command = Command::new("unshare");
@@ -233,11 +233,14 @@ fn a_node_runs_on_a_read_only_root() {
     let init = ["init", "/var/lib/ostraca/node", "--listen", "127.0.0.1:0", "--shards", "8"];
     tools::succeed(&mut container.command(&init));
     let mut run = container.command(&["run", "--config", "/var/lib/ostraca/node"]);
-    let mut node = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("unshare");
+    let log = container.dir.path().join("log");
+    run.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).expect("a log"));
+    let mut node = run.spawn().expect("unshare");
     let mut line = String::new();
     let output = node.stdout.take().expect("its output");
     BufReader::new(output).read_line(&mut line).expect("a line");
-    assert!(line.starts_with("ready: node node-1 "), "{line:?}");
+    let log = || std::fs::read_to_string(&log).expect("the log");
+    assert!(line.starts_with("ready: node node-1 "), "{line:?}, log: {}", log());
     let id = node.id();
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("its status");
     if nix::unistd::geteuid().is_root() {
@@ -245,5 +248,5 @@ fn a_node_runs_on_a_read_only_root() {
     }
     let kill = ["-TERM".to_owned(), id.to_string()];
     tools::succeed(Command::new("kill").args(kill));
-    assert!(wait(&mut node, Duration::from_secs(longest_stop())).success());
+    assert!(wait(&mut node, Duration::from_secs(longest_stop())).success(), "{}", log());
 }
