@@ -2,5 +2,6 @@
 
 mod compose;
 mod configurations;
+mod guide;
 mod image;
 mod kubernetes;
