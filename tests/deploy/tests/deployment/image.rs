@@ -26,13 +26,17 @@ struct Image {
     layer: PathBuf,
 }
 
-/// Builds the image once, in a storage of its own.
+/// Builds the image once, in a storage of its own. What an earlier run has left there is removed.
 fn image() -> &'static Image {
-    static BUILT: OnceLock<(Image, TempDir)> = OnceLock::new();
-    &BUILT.get_or_init(|| {
-        let dir = tempfile::tempdir_in(tools::scratch()).expect("a directory");
-        let storage = dir.path().join("storage.conf");
-        let at = dir.path().display();
+    static BUILT: OnceLock<Image> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let dir = tools::scratch().join("image");
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).expect("removed");
+        }
+        std::fs::create_dir(&dir).expect("a directory");
+        let storage = dir.join("storage.conf");
+        let at = dir.display();
         // The driver `vfs` copies files, so it needs nothing from the kernel.
         let text = format!(
             "[storage]\ndriver = \"vfs\"\ngraphroot = \"{at}/storage\"\nrunroot = \"{at}/run\"\n"
@@ -43,7 +47,7 @@ fn image() -> &'static Image {
         build.env("CONTAINERS_STORAGE_CONF", &storage).env("IMAGE", IMAGE);
         let said = tools::succeed(build.env("BINARY", tools::ostraca()));
         assert!(said.starts_with(&format!("image: {IMAGE}, ")), "no size is printed: {said}");
-        let exported = dir.path().join("exported");
+        let exported = dir.join("exported");
         let mut export = Command::new(&buildah);
         export.env("CONTAINERS_STORAGE_CONF", &storage).args(["push", "--quiet", IMAGE]);
         tools::succeed(export.arg(format!("dir:{}", exported.display())));
@@ -65,9 +69,8 @@ fn image() -> &'static Image {
         let layers = manifest["layers"].as_array().expect("layers");
         assert_eq!(layers.len(), 1, "{manifest}");
         let config = read(&blob(&manifest["config"]["digest"]));
-        (Image { config, layer: blob(&layers[0]["digest"]) }, dir)
+        Image { config, layer: blob(&layers[0]["digest"]) }
     })
-    .0
 }
 
 /// An entry of the image: its mode and owner as `tar` shows them, and its size.
@@ -197,10 +200,8 @@ impl Container {
         command.args(if is_root { &["--mount"][..] } else { &["--map-root-user", "--mount"] });
         command.args(["sh", "-c", script, "sh"]);
         command.arg(self.dir.path().join("root")).arg(self.dir.path().join("data"));
-        // Without an own user there, an option that changes nothing.
-        command
-            .arg(if is_root { "--userspec=10001:10001" } else { "--skip-chdir=" })
-            .args(arguments);
+        // The shell drops an empty option.
+        command.arg(if is_root { "--userspec=10001:10001" } else { "" }).args(arguments);
         command
     }
 }
