@@ -12,7 +12,7 @@
 # The image is built from scratch, so no registry is asked. Its only tool is buildah, which runs as root or with user
 # namespaces.
 set -eu
-cd "$(dirname "$0")/../.."
+repository=$(cd "$(dirname "$0")/../.." && pwd)
 
 fail() {
     echo "image: $1" >&2
@@ -23,16 +23,20 @@ command -v buildah >/dev/null || fail 'buildah is missing. Type: sudo apt-get in
 
 if [ -z "${BINARY:-}" ]; then
     echo 'image: building ostraca in release mode (10 to 20 minutes on two processors the first time)'
-    cargo build --locked --release --package ostraca --bin ostraca
-    BINARY=${CARGO_TARGET_DIR:-target}/release/ostraca
+    CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")
+    export CARGO_TARGET_DIR
+    (cd "$repository" && cargo build --locked --release --package ostraca --bin ostraca)
+    BINARY=$CARGO_TARGET_DIR/release/ostraca
 fi
-[ -x "$BINARY" ] || fail "$BINARY is not a program"
+if [ ! -f "$BINARY" ] || [ ! -x "$BINARY" ]; then
+    fail "$BINARY is not a program"
+fi
 version=$("$BINARY" --version | cut -d ' ' -f 2)
 [ -n "$version" ] || fail "$BINARY --version prints no version"
 image=${IMAGE:-localhost/ostraca:$version}
 # The time in the image is that of the commit, so that the same program makes the same image.
-time=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
-revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+time=${SOURCE_DATE_EPOCH:-$(git -C "$repository" log -1 --format=%ct 2>/dev/null || date +%s)}
+revision=$(git -C "$repository" rev-parse HEAD 2>/dev/null || echo unknown)
 
 work=$(mktemp -d)
 container=
@@ -45,8 +49,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# The data directory, which a volume covers: without one, a node has no place to write on a read-only root.
-mkdir "$work/root" "$work/owned"
+# The root, and apart from it what belongs to the node's user: the data directory, which a volume covers.
 root=$work/root
 install -d -m 0755 "$root" "$root/usr/bin" "$root/etc/ostraca" "$root/var/lib" "$root/proc" "$root/dev" "$root/sys"
 install -d -m 0700 "$work/owned/ostraca"
