@@ -12,6 +12,7 @@
 # The image is built from scratch, so no registry is asked. Its only tool is buildah, which runs as root or with user
 # namespaces.
 set -eu
+umask 022
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 
 fail() {
