@@ -12,8 +12,9 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Finds a program, or installs Debian's packages with it if this process may do so.
-fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> T {
+/// Finds a program, or installs Debian's packages with it if this process may do so. Otherwise it fails with the line to
+/// type.
+pub fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> T {
     // Two installations at once would refuse each other.
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,7 @@
+//! Checks the folder `deploy/`.
+
+mod compose;
+mod configurations;
+mod guide;
+mod image;
+mod kubernetes;
