@@ -10,7 +10,6 @@ use ostraca_core::ids::ClusterId;
 use ostraca_store::transfer::{
     CopyError, CopySource, CopyTarget, Destination, Item, Progress, Summary, copy,
 };
-use ostraca_store::witness::Witness;
 use ostraca_store::{StoreError, StoreIdentity, StoredRow};
 use ostraca_store_postgres::{Options, PostgresCopySource, PostgresCopyTarget, Tls};
 use ostraca_store_sled::{SledCopySource, SledCopyTarget};
@@ -188,8 +187,12 @@ async fn copy_to(
     let summary = copy(source, &mut *target, &rewrite, progress).await?;
     if let Some(path) = witness {
         // What the node knew was about the store before.
-        let written = Witness::from_identity(&target.identity()).write(&path);
-        written.map_err(|source| NodeError::File { action: "write", path, source })?;
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(NodeError::File { action: "remove", path, source });
+            }
+            _ => {}
+        }
     }
     Ok(CopiedStores {
         destination: Destination { store_id, place: target.place() },

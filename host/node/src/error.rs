@@ -28,7 +28,7 @@ pub enum NodeError {
     /// A file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// `read`, `write` or `create`.
+        /// `read`, `write`, `create` or `remove`.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,

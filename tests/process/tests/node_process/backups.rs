@@ -45,6 +45,7 @@ async fn r5_a_backup_under_load_is_restored_twice() {
     deploy_bank(&client).await.expect("deploy");
     open_accounts(&client, SIZE).await.expect("accounts");
     let load = TransferLoad::start(std::slice::from_ref(&client), 7, SIZE);
+    load.resume();
     load.progress(100).await.expect("transfers");
 
     let backups = home.dir().with_file_name("backups");
