@@ -33,6 +33,12 @@ fn refused(home: &NodeDir, arguments: &[&str], code: &str, text: &str) {
     assert!(!out.status.success());
 }
 
+/// Lets commands reach this node.
+fn reach(home: &NodeDir, node: &NodeProcess) {
+    let profile = home.profile(node.address).expect("profile");
+    profile.save(&home.dir().join("profile.toml")).expect("saved");
+}
+
 async fn connect(home: &NodeDir, node: &NodeProcess) -> Client {
     Client::connect(home.profile(node.address).expect("profile")).await.expect("connect")
 }
@@ -41,6 +47,7 @@ async fn connect(home: &NodeDir, node: &NodeProcess) -> Client {
 async fn r5_a_backup_under_load_is_restored_twice() {
     let home = NodeDir::init_as("bank", &["--cluster", "bank"], |_| {}).expect("init");
     let node = NodeProcess::start(&home).expect("start");
+    reach(&home, &node);
     let client = connect(&home, &node).await;
     deploy_bank(&client).await.expect("deploy");
     open_accounts(&client, SIZE).await.expect("accounts");
@@ -58,7 +65,7 @@ async fn r5_a_backup_under_load_is_restored_twice() {
     let ended_second = ended(&load);
     done(&home, &["backup", &backups]);
     load.progress(50).await.expect("transfers after the backup");
-    refused(&home, &["restore", &backups, "--to", &config], "store-in-use", "stop that process");
+    refused(&home, &["restore", &backups, "--to", &config], "directory-not-empty", "not empty");
     drop(load);
     client.close().await;
     node.kill_9().expect("kill");
@@ -134,11 +141,13 @@ async fn r5_nodes_of_before_refuse_a_restored_store() {
     let node = NodeProcess::start(&home).expect("start");
     let address = node.address.to_string();
     let ca = home.dir().join("ca").display().to_string();
-    let second = NodeDir::make("second", &["--ca", &ca, "--join", &address], |_| {}).expect("init");
+    let joining = ["--ca", &ca, "--join", &address];
+    let second = NodeDir::init_as("second", &joining, |_| {}).expect("init");
     let other = NodeProcess::start(&second).expect("start");
+    reach(&home, &other);
     let backups = home.dir().with_file_name("backups-lost");
     let backups = backups.display().to_string();
-    // The second node passes the request on to the one with the store: the profile names any node.
+    // The profile names a node without the store, so the command finds the one with it.
     done(&home, &["backup", &backups]);
     assert!(other.stop().expect("stop").success());
     assert!(node.stop().expect("stop").success());
