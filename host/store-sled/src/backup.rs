@@ -108,7 +108,7 @@ impl Backup {
     }
 
     /// Reads the last changes, the shards and the rows, as of the same moment.
-    fn read_cut(
+    pub(crate) fn read_cut(
         &self,
         mut changed: BTreeSet<Vec<u8>>,
         round: u32,

@@ -1,5 +1,6 @@
 //! Tests that replace the disk or inspect the directory.
 
+mod backups;
 mod directory;
 mod faults;
 mod fragments;
