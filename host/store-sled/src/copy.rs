@@ -185,7 +185,7 @@ impl SledCopySource {
         let records = open_sled(&dir, options)?;
         let data = dir.sync_and_open_data()?;
         let (identity, durable_sequence) = read_identity(&records, &dir.path, options)?;
-        let identity = identity.as_of_sequence(durable_sequence);
+        let identity = identity.store_identity(durable_sequence);
         Ok(Self { contents: Contents { dir, records, data, identity }, moved_to })
     }
 }
@@ -253,7 +253,7 @@ impl SledCopyTarget {
         let state = records.get::<CopyRecord>(&Table::Meta.key(COPY));
         let state = state.ok().flatten().ok_or_else(not_a_copy)?.0;
         let (identity, sequence) = read_identity(&records, path, options)?;
-        let identity = identity.as_of_sequence(sequence);
+        let identity = identity.store_identity(sequence);
         Ok(Self { contents: Contents { dir, records, data, identity }, state, sequence })
     }
 

@@ -33,7 +33,7 @@ impl IdentityRecord {
     }
 
     /// The identity as of the last opening.
-    pub(crate) fn as_of_sequence(self, durable_sequence: u64) -> StoreIdentity {
+    pub(crate) fn store_identity(self, durable_sequence: u64) -> StoreIdentity {
         let open_nonce = self.open_nonces.last().copied().unwrap_or_default();
         let Self { store_id, cluster, cluster_name, open_count, .. } = self;
         StoreIdentity { store_id, cluster, cluster_name, open_count, open_nonce, durable_sequence }

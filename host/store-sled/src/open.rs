@@ -212,7 +212,7 @@ fn count_opening(
     put(&mut batch, key, record, 0);
     write(&records.db, batch, data, path)?;
     let nonces = identity.open_nonces.clone();
-    let identity = identity.as_of_sequence(sequence);
+    let identity = identity.store_identity(sequence);
     if let Some(witness) = &options.witness {
         Witness::from_identity(&identity)
             .write(witness)

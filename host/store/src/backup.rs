@@ -91,7 +91,7 @@ impl Chunker {
         }
         self.records.push(record);
         let may_end = self.bytes >= LEAST_BYTES;
-        let ends = may_end && blake3::hash(&key).as_bytes()[0] % ENDS == 0;
+        let ends = may_end && blake3::hash(&key).as_bytes()[0].is_multiple_of(ENDS);
         if ends || self.bytes >= MOST_BYTES { self.finish() } else { Ok(None) }
     }
 

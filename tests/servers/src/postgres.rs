@@ -186,6 +186,25 @@ impl Server {
         }
     }
 
+    /// Copies a schema to an empty database with `pg_dump` and `pg_restore`, as of now.
+    pub fn dump_and_restore(&self, schema: &str, from: &str, to: &str) {
+        let dump = self.dir.path().join(format!("{from}.dump"));
+        let port = self.port.to_string();
+        let run = |program: &str, database: &str, more: &[&std::ffi::OsStr]| {
+            let mut command = Command::new(programs().join(program));
+            command.args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-d", database]);
+            let out = command.args(more).output().expect(program);
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        };
+        let file = dump.as_os_str();
+        run(
+            "pg_dump",
+            from,
+            &["-Fc".as_ref(), "-n".as_ref(), schema.as_ref(), "-f".as_ref(), file],
+        );
+        run("pg_restore", to, &["--exit-on-error".as_ref(), file]);
+    }
+
     /// Creates an empty database; returns its name.
     #[must_use]
     pub fn database(&self) -> String {

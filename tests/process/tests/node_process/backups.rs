@@ -4,12 +4,13 @@
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, Session};
+use ostraca_client::{Client, Entity, Session};
 use ostraca_process_tests::bank::{
     BankSize, Order, Status, TransferLoad, account, check_no_dead_letters, deploy_bank,
     open_accounts,
 };
 use ostraca_process_tests::node::refused_start;
+use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::{NodeDir, NodeProcess};
 use ostraca_test_servers::postgres::Server;
 
@@ -161,5 +162,54 @@ async fn r5_nodes_of_before_refuse_a_restored_store() {
     std::fs::remove_file(second.dir().join("joined-store.witness")).expect("removed");
     let other = NodeProcess::start(&second).expect("start");
     assert!(other.stop().expect("stop").success());
+    assert!(node.stop().expect("stop").success());
+}
+
+/// Adds to a counter, and returns its value.
+async fn count(home: &NodeDir, node: &NodeProcess, by: u32) -> String {
+    let client = connect(home, node).await;
+    let (session, entity) = (client.session(), Entity::new("counter", "a"));
+    let body = format!("{{\"by\":{by}}}");
+    let answer = session.command(&entity, "add", body).await.expect("an answer");
+    client.close().await;
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_restored_database_becomes_another_store() {
+    let server = Server::start("");
+    let (before, after) = (server.database(), server.database());
+    let url = server.url(&before);
+    let home = NodeDir::init_as("dump", &["--postgres", &url], |_| {}).expect("init");
+    let node = NodeProcess::start(&home).expect("start");
+    reach(&home, &node);
+    let client = connect(&home, &node).await;
+    deploy_example(&client, "counter").await.expect("deploy");
+    client.close().await;
+    assert_eq!(count(&home, &node, 3).await, "3");
+    server.dump_and_restore("ostraca", &before, &after);
+    assert_eq!(count(&home, &node, 2).await, "5");
+    // The witness is written each second.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(node.stop().expect("stop").success());
+
+    home.set(&format!("[postgres]\nurl = {:?}", server.url(&after))).expect("set");
+    let (exit, stderr) = refused_start(&home.config()).expect("it ends");
+    assert!(exit == 7 && stderr.contains("it was rolled back"), "{stderr}");
+    let config = home.config().display().to_string();
+    let text = done(&home, &["store", "accept", "--restored", &config]);
+    assert!(text.contains("remove postgres.witness"), "{text}");
+    let (exit, stderr) = refused_start(&home.config()).expect("it ends");
+    assert!(exit == 7 && stderr.contains("it is another store"), "{stderr}");
+    std::fs::remove_file(home.dir().join("postgres.witness")).expect("removed");
+    let node = NodeProcess::start(&home).expect("start");
+    reach(&home, &node);
+    assert_eq!(count(&home, &node, 1).await, "4", "as of the dump");
+    // Every epoch is above those of before.
+    let shards = done(&home, &["shards", "--list", "--output", "json"]);
+    let shards: serde_json::Value = serde_json::from_str(&shards).expect("JSON");
+    let shards = shards["shards"].as_array().expect("shards");
+    let epochs = shards.iter().map(|shard| shard["epoch"].as_u64().expect("an epoch"));
+    assert!(epochs.clone().all(|epoch| epoch > 1 << 50), "{:?}", epochs.min());
     assert!(node.stop().expect("stop").success());
 }

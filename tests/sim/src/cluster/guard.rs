@@ -45,8 +45,8 @@ pub(super) struct Guard {
     pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
     /// The owner of a shard in each epoch.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
-    /// The terms of the chunks' rows.
-    pub(super) terms: BTreeMap<RowKey, u64>,
+    /// The chunks, each with every term that its row has borne.
+    pub(super) sealed: BTreeSet<(u32, u64)>,
     /// The hand-offs in rows.
     pub(super) intents: BTreeSet<HandOffId>,
     /// The hand-offs in rows that a manager tried to write.

@@ -1,7 +1,7 @@
 //! The guard's checks of assignment rows: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
 use ostraca_core::ids::ShardId;
-use ostraca_core::rows::{Assignment, AssignmentsRow, RowKey, shard_at};
+use ostraca_core::rows::{Assignment, AssignmentsRow, chunk_count, shard_at};
 
 use super::World;
 use super::guard::Applied;
@@ -24,7 +24,7 @@ impl World {
         if row.term > old.term && !old.assignments.is_empty() {
             self.tally.count("transition: row sealed");
         }
-        self.guard.terms.insert(applied.key.clone(), row.term);
+        self.guard.sealed.insert((chunk, row.term));
         let none = Assignment::default();
         let mut decided = false;
         for (place, after) in row.assignments.iter().enumerate() {
@@ -46,11 +46,10 @@ impl World {
                 self.guard_owner(applied, shard, before, after);
             }
         }
-        // A manager decides only from rows that it has sealed (R10).
-        let chunks = ostraca_core::rows::chunk_count(self.shards);
-        let sealed = (0..chunks).all(|other| {
-            other == chunk || self.guard.terms.get(&RowKey::Assignments(other)) == Some(&row.term)
-        });
+        // A manager decides only from rows that it has sealed (R10). Its successor may have sealed some of them since:
+        // it may still change the others.
+        let sealed = (0..chunk_count(self.shards))
+            .all(|other| self.guard.sealed.contains(&(other, row.term)));
         let by_hand_off =
             row.assignments.iter().zip(&old.assignments).all(|(a, b)| a.owner == b.owner);
         if decided
@@ -137,5 +136,62 @@ impl World {
                 "the hand-off of shard {shard} waited for acknowledgements until it timed out (R12)"
             )));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::ids::{Epoch, Incarnation};
+    use ostraca_core::rows::{Member, Row, RowKey, SHARDS_PER_CHUNK};
+
+    use super::*;
+    use crate::cluster::Options;
+
+    /// Two chunks that the manager of term 1 has sealed, without owners.
+    fn two_sealed_chunks() -> World {
+        let mut world = World::planned(1, Options::default());
+        world.shards = 2 * SHARDS_PER_CHUNK;
+        for chunk in [0, 1] {
+            assert!(!decides_unsealed(&mut world, chunk, 1, 0));
+        }
+        world
+    }
+
+    /// Writes a chunk's row under a term. An epoch other than the row's gives its shard a new owner. Returns whether
+    /// the guard sees a decision from unsealed rows.
+    fn decides_unsealed(world: &mut World, chunk: u32, term: u64, epoch: u64) -> bool {
+        let key = RowKey::Assignments(chunk);
+        let stored = world.rows.applied(&key).cloned();
+        let incarnation = Incarnation { counter: epoch, nonce: epoch };
+        let owner = (epoch > 0).then(|| Member { node: "a".into(), incarnation });
+        let assignment = Assignment { epoch: Epoch(epoch), owner, ..Assignment::default() };
+        let assignments = vec![assignment];
+        let new =
+            Row::Assignments(AssignmentsRow { term, assignments, ..AssignmentsRow::default() });
+        let expected = stored.as_ref().map(|(_, revision)| *revision);
+        world.rows.write(&key, expected, new.clone()).expect("the revision is current");
+        let old = stored.map(|(row, _)| row);
+        world.violations.clear();
+        world.guard_applied(&Applied { key, old, new, by: 0, living: Vec::new(), at: world.now });
+        world.violations.iter().any(|it| it.kind == ViolationKind::DecidedUnsealed)
+    }
+
+    #[test]
+    fn r10_a_deposed_manager_may_write_rows_not_yet_resealed() {
+        let mut world = two_sealed_chunks();
+        assert!(!decides_unsealed(&mut world, 0, 1, 1));
+        assert!(!decides_unsealed(&mut world, 1, 2, 0), "the successor seals the second row");
+        assert!(!decides_unsealed(&mut world, 0, 1, 2), "the first row is still the predecessor's");
+        assert!(!decides_unsealed(&mut world, 0, 2, 2), "the successor seals the first row");
+        assert!(!decides_unsealed(&mut world, 0, 2, 3));
+    }
+
+    #[test]
+    fn r10_a_row_sealed_only_by_a_successor_counts_as_unsealed() {
+        let mut world = two_sealed_chunks();
+        assert!(!decides_unsealed(&mut world, 0, 2, 0), "term 2 seals the first row only");
+        assert!(decides_unsealed(&mut world, 0, 2, 1));
+        assert!(!decides_unsealed(&mut world, 1, 3, 0), "term 3 seals the second row");
+        assert!(decides_unsealed(&mut world, 0, 2, 2), "term 2 has not sealed it");
     }
 }
