@@ -4,7 +4,7 @@
 
 use ostraca_process_tests::cluster::Stores;
 
-/// The same attack on a cluster with its stores in a node, in PostgreSQL, and in PostgreSQL and etcd.
+/// The same attack on a cluster with each pair of stores.
 macro_rules! on_each_store {
     ($attack:ident) => {
         mod $attack {
@@ -13,6 +13,11 @@ macro_rules! on_each_store {
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn in_a_node() {
                 super::$attack(Stores::Node).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_a_node_and_etcd() {
+                super::$attack(Stores::NodeAndEtcd).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
