@@ -78,11 +78,9 @@ async fn create(server: &Server) -> (PostgresStore, String) {
 
 /// A store behind a proxy, with one connection that writes.
 async fn behind(proxy: &Proxy, database: &str) -> PostgresStore {
-    // The proxy counts bytes: only those of the calls may pass.
-    let watch_interval = Duration::from_secs(3600);
-    let options =
-        Options { writers: 1, watch_interval, ..Options::new(url(proxy.port(), database)) };
-    PostgresStore::open(options).await.expect("the store")
+    // The proxy counts bytes: only those of the calls may pass. Connections for rows would be opened beside them.
+    let options = Options { writers: 1, ..Options::new(url(proxy.port(), database)) };
+    PostgresStore::open_for_state(options).await.expect("the store")
 }
 
 /// A store behind a proxy, and the same one without it.
