@@ -15,11 +15,12 @@ use ostraca_store::transfer::{
 };
 use ostraca_store::{StoreError, StoreIdentity};
 use tokio::time::timeout;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use crate::connection::Connection;
-use crate::error::{OpenError, text};
+use crate::error::OpenError;
 use crate::options::Options;
+use crate::reads::{Parameter, corrupt, failed};
 use crate::{fail_over, schema};
 use columns::{Columns, execute};
 use contents::{Contents, query};
@@ -27,16 +28,6 @@ use contents::{Contents, query};
 /// The code of the error by which a store refuses to be marked as moved.
 const USED: &str = "OS003";
 const WRITE_STATE: &str = "UPDATE ostraca.store SET copy = $1";
-
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
-
-fn failed(error: &tokio_postgres::Error) -> StoreError {
-    StoreError::Unavailable(text(error))
-}
-
-fn corrupt(what: &str, why: impl std::fmt::Display) -> StoreError {
-    StoreError::Corrupt(format!("{what}: {why}"))
-}
 
 fn signed(number: u64) -> Result<i64, StoreError> {
     i64::try_from(number).map_err(|_| {

@@ -37,21 +37,23 @@ const CLAIMS: &str = "
     FROM unnest($1::bytea[], $2::bytea[], $3::bigint[]) WITH ORDINALITY AS w (namespace, pool, number, place)
     JOIN ostraca.shards s ON (s.namespace, s.pool, s.number) = (w.namespace, w.pool, w.number)";
 
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-fn failed(error: &tokio_postgres::Error) -> StoreError {
+pub(crate) fn failed(error: &tokio_postgres::Error) -> StoreError {
     StoreError::Unavailable(text(error))
 }
 
-fn corrupt(what: &str, why: impl std::fmt::Display) -> StoreError {
+pub(crate) fn corrupt(what: &str, why: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(format!("{what}: {why}"))
 }
 
-fn unsigned(number: i64) -> u64 {
+pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-struct Shards {
+/// Shards, in columns.
+#[derive(Default)]
+pub(crate) struct Shards {
     namespaces: Vec<Vec<u8>>,
     pools: Vec<Vec<u8>>,
     numbers: Vec<i64>,
@@ -59,16 +61,18 @@ struct Shards {
 
 impl Shards {
     fn new<'a>(shards: impl Iterator<Item = &'a ShardPath>) -> Self {
-        let mut all = Self { namespaces: Vec::new(), pools: Vec::new(), numbers: Vec::new() };
-        for shard in shards {
-            all.namespaces.push(shard.namespace.as_bytes().to_vec());
-            all.pools.push(shard.pool.as_bytes().to_vec());
-            all.numbers.push(shard.shard.0.into());
-        }
+        let mut all = Self::default();
+        shards.for_each(|shard| all.push(shard));
         all
     }
 
-    fn parameters(&self) -> Vec<Parameter<'_>> {
+    pub(crate) fn push(&mut self, shard: &ShardPath) {
+        self.namespaces.push(shard.namespace.as_bytes().to_vec());
+        self.pools.push(shard.pool.as_bytes().to_vec());
+        self.numbers.push(shard.shard.0.into());
+    }
+
+    pub(crate) fn parameters(&self) -> Vec<Parameter<'_>> {
         vec![
             (&self.namespaces, Type::BYTEA_ARRAY),
             (&self.pools, Type::BYTEA_ARRAY),

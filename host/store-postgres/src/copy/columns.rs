@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use ostraca_core::codec;
-use ostraca_core::ids::ShardPath;
 use ostraca_store::StoreError;
 use ostraca_store::transfer::Item;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use super::{Parameter, corrupt, failed, signed};
+use super::signed;
 use crate::batch::{WAKE, stored_key};
 use crate::binary::Binary;
+use crate::reads::{Parameter, Shards, corrupt, failed};
 
 const WRITE_SHARDS: &str = "
     INSERT INTO ostraca.shards (namespace, pool, number, claim, has_floor, floor_version, floor_generation,
@@ -53,45 +53,21 @@ pub(super) async fn execute(
     transaction.query_typed(statement, parameters).await.map(drop).map_err(|error| failed(&error))
 }
 
-/// The shards of items, in columns.
-#[derive(Default)]
-struct ShardColumns {
-    namespaces: Vec<Vec<u8>>,
-    pools: Vec<Vec<u8>>,
-    numbers: Vec<i64>,
-}
-
-impl ShardColumns {
-    fn push(&mut self, shard: &ShardPath) {
-        self.namespaces.push(shard.namespace.as_bytes().to_vec());
-        self.pools.push(shard.pool.as_bytes().to_vec());
-        self.numbers.push(shard.shard.0.into());
-    }
-
-    fn parameters(&self) -> [Parameter<'_>; 3] {
-        [
-            (&self.namespaces, Type::BYTEA_ARRAY),
-            (&self.pools, Type::BYTEA_ARRAY),
-            (&self.numbers, Type::INT8_ARRAY),
-        ]
-    }
-}
-
 /// The items of a page, in columns.
 #[derive(Default)]
 pub(super) struct Columns {
-    shards: ShardColumns,
+    shards: Shards,
     claims: Vec<Vec<u8>>,
     has_floors: Vec<bool>,
     floors: [Vec<i64>; 4],
-    of_heads: ShardColumns,
+    of_heads: Shards,
     head_types: Vec<Vec<u8>>,
     head_ids: Vec<Vec<u8>>,
     versions: Vec<i64>,
     turns: Vec<Vec<u8>>,
     sequences: Vec<i64>,
     heads: Vec<Vec<u8>>,
-    of_records: ShardColumns,
+    of_records: Shards,
     kinds: Vec<i16>,
     record_types: Vec<Vec<u8>>,
     record_ids: Vec<Vec<u8>>,
@@ -161,7 +137,7 @@ impl Columns {
     pub(super) async fn write(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
         let [versions, generations, watermarks, tell_watermarks] = &self.floors;
         if !self.claims.is_empty() {
-            let mut parameters = self.shards.parameters().to_vec();
+            let mut parameters = self.shards.parameters();
             parameters.extend([
                 (&self.claims as _, Type::BYTEA_ARRAY),
                 (&self.has_floors as _, Type::BOOL_ARRAY),
@@ -173,7 +149,7 @@ impl Columns {
             execute(transaction, WRITE_SHARDS, &parameters).await?;
         }
         if !self.heads.is_empty() {
-            let mut parameters = self.of_heads.parameters().to_vec();
+            let mut parameters = self.of_heads.parameters();
             parameters.extend([
                 (&self.head_types as _, Type::BYTEA_ARRAY),
                 (&self.head_ids as _, Type::BYTEA_ARRAY),
@@ -185,7 +161,7 @@ impl Columns {
             execute(transaction, WRITE_HEADS, &parameters).await?;
         }
         if !self.values.is_empty() {
-            let mut parameters = self.of_records.parameters().to_vec();
+            let mut parameters = self.of_records.parameters();
             parameters.extend([
                 (&self.kinds as _, Type::INT2_ARRAY),
                 (&self.record_types as _, Type::BYTEA_ARRAY),

@@ -13,10 +13,10 @@ use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use super::{Parameter, corrupt, failed};
 use crate::batch::{WAKE, timer_key};
 use crate::connection::Connection;
 use crate::options::Options;
+use crate::reads::{Parameter, corrupt, failed, unsigned};
 use crate::row::{column, key_text};
 
 const SHARDS: &str = "
@@ -50,10 +50,6 @@ const ROWS: &str = "
             row_number() OVER (ORDER BY r.key) AS place
         FROM (SELECT * FROM ostraca.rows r WHERE r.key > $1 ORDER BY r.key LIMIT $2) r
     ) page WHERE place = 1 OR bytes <= $3 ORDER BY place";
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or_default()
-}
 
 /// The last item of a page.
 #[derive(Debug, Serialize, Deserialize)]
