@@ -26,8 +26,8 @@ use crate::records::{Records, Table, read_error};
 const FEW: usize = 1000;
 /// Number of rounds after which the last one follows, however many records have changed.
 const ROUNDS: u32 = 8;
-/// Number of records that are read under one lock.
-const AT_ONCE: usize = 256;
+/// Number of records, and their size in bytes, after which batches may be applied.
+const AT_ONCE: (usize, usize) = (256, 1 << 20);
 
 /// What is needed to read a store that runs.
 #[derive(Clone, Debug)]
@@ -41,6 +41,26 @@ pub(crate) struct Backup {
 
 /// Gets the chunks of a backup in order; an error ends it.
 pub(crate) type Sink<'a> = dyn FnMut(Section, Vec<u8>) -> Result<(), StoreError> + 'a;
+
+/// What is read under one lock.
+#[derive(Default)]
+struct Portion {
+    records: Vec<BackupRecord>,
+    bytes: usize,
+}
+
+impl Portion {
+    fn push(&mut self, record: BackupRecord) {
+        if let BackupRecord::Item(item) = &record {
+            self.bytes += item.bytes();
+        }
+        self.records.push(record);
+    }
+
+    fn is_full(&self) -> bool {
+        self.records.len() >= AT_ONCE.0 || self.bytes >= AT_ONCE.1
+    }
+}
 
 /// Ends the collection of keys when the backup ends.
 pub(crate) struct Collecting(pub(crate) Arc<ChangedKeys>);
@@ -62,12 +82,17 @@ impl Backup {
                 break changed;
             }
             let mut chunker = Chunker::default();
-            let changed: Vec<_> = changed.into_iter().collect();
-            for keys in changed.chunks(AT_ONCE) {
+            let mut keys = changed.into_iter().peekable();
+            while keys.peek().is_some() {
                 let guard = ReadGuard::new(&self.progress);
-                let read = keys.iter().map(|key| self.read(key)).collect::<Result<Vec<_>, _>>()?;
+                let mut read = Portion::default();
+                while !read.is_full()
+                    && let Some(key) = keys.next()
+                {
+                    read.push(self.read(&key)?);
+                }
                 drop(guard);
-                for record in read {
+                for record in read.records {
                     send(sink, Section::Round(round), chunker.add(record)?)?;
                 }
             }
@@ -88,21 +113,27 @@ impl Backup {
                 None => Table::Entities.key(&[]),
             };
             let guard = ReadGuard::new(&self.progress);
-            let mut read = Vec::new();
-            for record in self.records.db.range(from..).take(AT_ONCE) {
+            let (mut read, mut is_end) = (Portion::default(), true);
+            for record in self.records.db.range(from..) {
                 let (key, raw) = record.map_err(read_error)?;
                 if key.first() != Some(&(Table::Entities as u8)) {
                     break;
                 }
-                read.push(self.decode(&key, &raw)?);
+                if read.is_full() {
+                    is_end = false;
+                    break;
+                }
+                if let Some(record) = self.decode(&key, &raw)? {
+                    read.push(record);
+                }
                 after = Some(key.to_vec());
             }
             drop(guard);
-            if read.is_empty() {
-                return send(sink, Section::Round(0), chunker.finish()?);
-            }
-            for record in read.into_iter().flatten() {
+            for record in read.records {
                 send(sink, Section::Round(0), chunker.add(record)?)?;
+            }
+            if is_end {
+                return send(sink, Section::Round(0), chunker.finish()?);
             }
         }
     }
