@@ -25,7 +25,7 @@ use crate::dir::{Dir, sync_dir};
 use crate::items;
 use crate::meta::{IDENTITY, IdentityRecord, RowBody, SEQUENCE, StoreSequence};
 use crate::open::{open_sled, read_identity, write};
-use crate::records::{Records, Table, put, read_error, remove};
+use crate::records::{Records, Table, put, read_error};
 use crate::{OpenError, Options};
 
 /// The key of the state of a copy.
@@ -301,21 +301,10 @@ impl SledCopyTarget {
         }
         put_meta(records, &mut batch, SEQUENCE, &StoreSequence(sequence))?;
         put_meta(records, &mut batch, COPY, &CopyRecord(state.clone()))?;
-        self.apply(batch)?;
+        let Contents { dir, records, data, .. } = &self.contents;
+        write(&records.db, batch, data, &dir.path).map_err(unavailable)?;
         (self.sequence, self.state) = (sequence, state);
         Ok(())
-    }
-
-    fn apply(&self, batch: Batch) -> Result<(), StoreError> {
-        let Contents { dir, records, data, .. } = &self.contents;
-        write(&records.db, batch, data, &dir.path).map_err(unavailable)
-    }
-
-    fn finish_now(&mut self) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
-        remove(&mut batch, Table::Meta.key(COPY), 0);
-        self.apply(batch)?;
-        self.contents.dir.finish().map_err(unavailable)
     }
 }
 
@@ -355,7 +344,8 @@ impl CopyTarget for SledCopyTarget {
     }
 
     fn finish(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
-        ready(self.finish_now()).boxed()
+        // The state of the copy stays: until the file is written, the copy must be found again.
+        ready(self.contents.dir.finish().map_err(unavailable)).boxed()
     }
 
     fn place(&self) -> String {

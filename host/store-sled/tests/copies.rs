@@ -123,6 +123,22 @@ fn a_copy_that_ends_between_mark_and_finish_is_continued() {
 }
 
 #[test]
+fn a_copy_that_ends_before_its_last_file_is_continued() {
+    let filled = Filled::new();
+    let mut source = filled.source();
+    let mut target = filled.target(&source);
+    copied(&mut source, &mut target).expect("a copy");
+    drop((source, target));
+    // As after a crash between the mark of the source and the file that completes the target.
+    std::fs::remove_file(filled.to().join("format")).expect("removed");
+    let mut source = filled.source();
+    let mut target = filled.target(&source);
+    copied(&mut source, &mut target).expect("the rest");
+    drop((source, target));
+    assert_eq!(read(&open(&filled.to()).expect("the copy")), filled.seen);
+}
+
+#[test]
 fn a_copy_that_lacks_an_item_is_never_opened() {
     for kind in ItemKind::ALL {
         let filled = Filled::new();
