@@ -154,13 +154,13 @@ pub fn copy_stores(
     }
     block_on_own_thread(async move {
         let mut source = source.source().await?;
-        let rewrite = |item, from, to| name_store(item, from, to);
+        let rewrite = |item, from, to, _| name_store(item, from, to);
         copy_to(&mut *source, target, &rewrite, progress).await
     })
 }
 
-/// Changes an item for a target: gets the ids of source and target.
-type RewriteFor<'a> = dyn Fn(Item, u128, u128) -> Result<Item, StoreError> + Sync + 'a;
+/// Changes an item for a target: gets the ids of source and target, and when the copy began, in seconds since 1970.
+type RewriteFor<'a> = dyn Fn(Item, u128, u128, u64) -> Result<Item, StoreError> + Sync + 'a;
 
 /// Copies a source to a target, whose node then knows the new store.
 async fn copy_to(
@@ -183,7 +183,8 @@ async fn copy_to(
     };
     let mut target = target.target(&from).await?;
     let store_id = target.identity().store_id;
-    let rewrite = |item| rewrite(item, from.store_id, store_id);
+    let began = target.state().began_unix_s;
+    let rewrite = |item| rewrite(item, from.store_id, store_id, began);
     let summary = copy(source, &mut *target, &rewrite, progress).await?;
     if let Some(path) = witness {
         // What the node knew was about the store before.

@@ -6,6 +6,7 @@
 //! epoch it has (R26). Only after that can the target be opened.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -196,6 +197,9 @@ pub struct CopyState {
     pub source_id: u128,
     /// The sequence of the source.
     pub source_sequence: u64,
+    /// When the copy began, in seconds since 1970, by the clock of this machine: what is made of it is the same when the
+    /// copy is continued.
+    pub began_unix_s: u64,
     /// The source's cursor behind the last page that was written.
     pub cursor: Option<Bytes>,
     /// Whether all pages were written.
@@ -206,9 +210,11 @@ impl CopyState {
     /// The state of a new copy.
     #[must_use]
     pub fn new(source: &StoreIdentity) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             source_id: source.store_id,
             source_sequence: source.durable_sequence,
+            began_unix_s: now.map_or(0, |now| now.as_secs()),
             cursor: None,
             is_complete: false,
         }

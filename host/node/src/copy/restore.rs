@@ -36,8 +36,9 @@ pub fn restore_backup(
     let target = Opening::new(to)?;
     let mut source = BackupContents::open(dir, name)?;
     let name = source.name().to_owned();
-    let least = least_counter(source.manifest().taken_unix_s);
-    let rewrite = |item, from, to| raise(name_store(item, from, to)?, least);
+    let taken = source.manifest().taken_unix_s;
+    let rewrite =
+        |item, from, to, began| raise(name_store(item, from, to)?, least_counter(taken.max(began)));
     let restoring = async { copy_to(&mut source, target, &rewrite, progress).await };
     Ok((block_on_own_thread(restoring)?, name))
 }
@@ -54,7 +55,8 @@ pub fn renew_database(config: &Config) -> Result<ProbedStore, NodeError> {
         let why = "the configuration names no PostgreSQL server (`postgres.url`)";
         return Err(NodeError::InvalidValue(why.into()));
     };
-    let least = least_counter(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let least = least_counter(now.map_or(0, |now| now.as_secs()));
     let rewrite = |key: &str, value, from, to| {
         let item = Item::Row { key: key.into(), value };
         match raise(name_store(item, from, to)?, least)? {
@@ -68,10 +70,9 @@ pub fn renew_database(config: &Config) -> Result<ProbedStore, NodeError> {
     })
 }
 
-/// More than any counter that the cluster can have used until now, or until a time in seconds since 1970.
+/// More than any counter that the cluster can have used until this time, in seconds since 1970.
 fn least_counter(unix_s: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs()).max(unix_s) << RAISES_A_SECOND
+    unix_s << RAISES_A_SECOND
 }
 
 /// Raises the counters of a row to at least `least`, and marks nodes as dead: their processes are of before.
