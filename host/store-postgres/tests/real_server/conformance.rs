@@ -43,6 +43,11 @@ fn postgres_keeps_the_contract_of_entity_stores() {
 }
 
 #[test]
+fn r26_shards_move_between_databases() {
+    conformance::check_shard_moves(&factory());
+}
+
+#[test]
 fn postgres_keeps_the_contract_of_cluster_stores() {
     // Its history is filled by another task, so `rows.rs` tests what a watch that falls behind gets.
     conformance::check_cluster_store(&factory(), 0);
