@@ -171,8 +171,7 @@ impl PostgresStore {
             Ok(expected) => expected,
             Err(error) => return futures::future::ready(Err(error)).boxed(),
         };
-        let running =
-            self.read(&[&shard], move |client| run(client, expected).map(Ok).boxed());
+        let running = self.read(&[&shard], move |client| run(client, expected).map(Ok).boxed());
         running.map(|result| result?).boxed()
     }
 }
@@ -204,15 +203,19 @@ impl MovableShards for PostgresStore {
     }
 
     fn remove_absent(&self, claim: Claim) -> StoreFuture<Result<bool, ShardMoveError>> {
-        self.for_move(claim, |presence| presence != Presence::Here, |client, absent| {
-            async move {
-                let more: Vec<Parameter<'_>> = vec![(&REMOVED_AT_ONCE, Type::INT8)];
-                let row = absent.run(client, &format!("{HELD}{REMOVE}"), more).await?;
-                let removed: i64 = column(&row, 1).map_err(StoreError::from)?;
-                Ok(removed == REMOVED_AT_ONCE)
-            }
-            .boxed()
-        })
+        self.for_move(
+            claim,
+            |presence| presence != Presence::Here,
+            |client, absent| {
+                async move {
+                    let more: Vec<Parameter<'_>> = vec![(&REMOVED_AT_ONCE, Type::INT8)];
+                    let row = absent.run(client, &format!("{HELD}{REMOVE}"), more).await?;
+                    let removed: i64 = column(&row, 1).map_err(StoreError::from)?;
+                    Ok(removed == REMOVED_AT_ONCE)
+                }
+                .boxed()
+            },
+        )
     }
 
     fn finish_incoming(

@@ -13,6 +13,10 @@ use ostraca_core::records::{Claim, ClaimOutcome, HeadFloor, Placement, Presence}
 use crate::transfer::{Item, ItemKind, ItemPage, Summary};
 use crate::{EntityStore, StoreError, StoreFuture};
 
+/// How often a page is read or written before the move fails. A removal is never repeated within a move: if the first
+/// one came late, it would remove what was copied since.
+const TRIES: u32 = 4;
+
 /// A store from which and to which single shards can be moved.
 ///
 /// # Contract
@@ -137,7 +141,7 @@ impl ShardMove<'_> {
     ) -> Result<(Summary, Option<HeadFloor>, u64), ShardMoveError> {
         let (mut summary, mut of_shard, mut cursor) = (Summary::default(), (None, 0), None);
         loop {
-            let page = self.from.shard_page(incoming.shard.clone(), cursor).await?;
+            let page = read(self.from, &incoming.shard, cursor).await?;
             let mut items = Vec::with_capacity(page.items.len());
             for item in page.items {
                 summary.add(&item)?;
@@ -147,7 +151,7 @@ impl ShardMove<'_> {
                 }
             }
             if !items.is_empty() {
-                self.to.write_incoming(incoming.clone(), items).await?;
+                self.write(incoming, items).await?;
             }
             progress(summary.total().0);
             cursor = page.next_cursor;
@@ -157,11 +161,22 @@ impl ShardMove<'_> {
         }
     }
 
+    /// Writes a page. What an earlier try has written does not change, so it does no harm if that comes late.
+    async fn write(&self, incoming: &Claim, items: Vec<Item>) -> Result<(), ShardMoveError> {
+        for _ in 1..TRIES {
+            match self.to.write_incoming(incoming.clone(), items.clone()).await {
+                Err(ShardMoveError::Store(error)) if error.is_retryable() => {}
+                result => return result,
+            }
+        }
+        self.to.write_incoming(incoming.clone(), items).await
+    }
+
     /// What the target has of the shard.
     async fn summary(&self, shard: &ShardPath) -> Result<Summary, ShardMoveError> {
         let (mut summary, mut cursor) = (Summary::default(), None);
         loop {
-            let page = self.to.shard_page(shard.clone(), cursor).await?;
+            let page = read(self.to, shard, cursor).await?;
             for item in &page.items {
                 summary.add(item)?;
             }
@@ -171,6 +186,21 @@ impl ShardMove<'_> {
             }
         }
     }
+}
+
+/// Reads a page.
+async fn read(
+    store: &dyn MovableShards,
+    shard: &ShardPath,
+    cursor: Option<Bytes>,
+) -> Result<ItemPage, StoreError> {
+    for _ in 1..TRIES {
+        match store.shard_page(shard.clone(), cursor.clone()).await {
+            Err(error) if error.is_retryable() => {}
+            result => return result,
+        }
+    }
+    store.shard_page(shard.clone(), cursor).await
 }
 
 /// Makes a claim; returns the current one if it was refused.

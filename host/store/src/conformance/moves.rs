@@ -129,7 +129,7 @@ fn the_source_refuses_every_epoch<S: MovableShards>(factory: &Factory<S>) {
     assert_eq!(late, CommitOutcome::Refused(mismatch));
 }
 
-/// A store whose call with this number fails: before it takes effect, or after it.
+/// A store that fails from the call with this number on: before its calls take effect, or after that.
 struct Failing<S> {
     store: Arc<S>,
     calls: Arc<AtomicUsize>,
@@ -149,7 +149,7 @@ impl<S: MovableShards> Failing<S> {
         E: From<StoreError> + Send + 'static,
     {
         let fault = || Err(StoreError::Unavailable("a fault".into()).into());
-        let fails = self.calls.fetch_add(1, Ordering::Relaxed) == self.fails_at;
+        let fails = self.calls.fetch_add(1, Ordering::Relaxed) >= self.fails_at;
         match (fails, self.is_late) {
             (false, _) => call(&self.store),
             (true, false) => ready(fault()).boxed(),

@@ -92,7 +92,8 @@ impl MovableShards for MemoryStore {
         shard: ShardPath,
         cursor: Option<Bytes>,
     ) -> StoreFuture<Result<ItemPage, StoreError>> {
-        let from = cursor.and_then(|cursor| cursor[..].try_into().ok()).map_or(0, u64::from_be_bytes);
+        let from =
+            cursor.and_then(|cursor| cursor[..].try_into().ok()).map_or(0, u64::from_be_bytes);
         let page = self.lock().items(&shard).map(|items| {
             let next = from + PAGE as u64;
             let has_more = (items.len() as u64) > next;

@@ -1,0 +1,162 @@
+//! A store whose calls take time, and fail now and then: before they take effect, or after it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use ostraca_core::ids::{Entity, ShardPath};
+use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, HeadFloor, LoadedEntity};
+use ostraca_store::transfer::{Item, ItemPage};
+use ostraca_store::{
+    EntityStore, MemoryStore, MovableShards, Page, Scan, ShardMoveError, StoreError, StoreFuture,
+    StoreIdentity,
+};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::sleep;
+
+/// The random numbers of a seed.
+#[derive(Clone)]
+pub(super) struct Dice(Arc<Mutex<StdRng>>);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    pub(super) fn below(&self, end: u64) -> u64 {
+        self.0.lock().expect("dice").random_range(0..end.max(1))
+    }
+
+    /// Whether something of this probability, in percent, happens.
+    pub(super) fn chance(&self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// A few milliseconds, seldom seconds.
+    pub(super) fn pause(&self) -> Duration {
+        match self.chance(1) {
+            true => Duration::from_millis(100 + self.below(1_500)),
+            false => Duration::from_millis(1 + self.below(10)),
+        }
+    }
+}
+
+pub(super) struct Shaky {
+    pub(super) store: MemoryStore,
+    pub(super) dice: Dice,
+}
+
+impl Shaky {
+    /// Runs a call after a pause; returns `None` if it failed, before or after its effect.
+    fn shaken<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
+    ) -> StoreFuture<Option<T>> {
+        let (store, dice) = (self.store.clone(), self.dice.clone());
+        async move {
+            sleep(dice.pause()).await;
+            if dice.chance(2) {
+                return None;
+            }
+            let result = call(&store).await;
+            sleep(dice.pause()).await;
+            (!dice.chance(2)).then_some(result)
+        }
+        .boxed()
+    }
+
+    fn fallible<T, E>(
+        &self,
+        call: impl FnOnce(&MemoryStore) -> StoreFuture<Result<T, E>> + Send + 'static,
+    ) -> StoreFuture<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let fault = || Err(StoreError::Unavailable("a fault".into()).into());
+        self.shaken(call).map(move |result| result.unwrap_or_else(fault)).boxed()
+    }
+}
+
+impl EntityStore for Shaky {
+    fn identity(&self) -> StoreIdentity {
+        EntityStore::identity(&self.store)
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
+        let count = claims.len();
+        let failed = move || vec![ClaimOutcome::Failed("a fault".into()); count];
+        let claiming = self.shaken(move |store| store.claim(claims));
+        claiming.map(move |outcomes| outcomes.unwrap_or_else(failed)).boxed()
+    }
+
+    fn current_claims(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        self.fallible(move |store| store.current_claims(shards))
+    }
+
+    fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
+        let count = turns.len();
+        let unknown = move || vec![CommitOutcome::Unknown("a fault".into()); count];
+        let committing = self.shaken(move |store| store.commit(turns));
+        committing.map(move |outcomes| outcomes.unwrap_or_else(unknown)).boxed()
+    }
+
+    fn load(
+        &self,
+        entities: Vec<(ShardPath, Entity)>,
+    ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
+        let count = entities.len();
+        let failed = move || vec![Err(StoreError::Unavailable("a fault".into())); count];
+        let loading = self.shaken(move |store| store.load(entities));
+        loading.map(move |loaded| loaded.unwrap_or_else(failed)).boxed()
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
+        self.fallible(move |store| store.scan(scan))
+    }
+
+    fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
+        self.fallible(move |store| store.put_blob(bytes))
+    }
+
+    fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
+        self.fallible(move |store| store.get_blob(digest))
+    }
+}
+
+impl MovableShards for Shaky {
+    fn shard_page(
+        &self,
+        shard: ShardPath,
+        cursor: Option<Bytes>,
+    ) -> StoreFuture<Result<ItemPage, StoreError>> {
+        self.fallible(move |store| store.shard_page(shard, cursor))
+    }
+
+    fn write_incoming(
+        &self,
+        incoming: Claim,
+        items: Vec<Item>,
+    ) -> StoreFuture<Result<(), ShardMoveError>> {
+        self.fallible(move |store| store.write_incoming(incoming, items))
+    }
+
+    fn remove_absent(&self, claim: Claim) -> StoreFuture<Result<bool, ShardMoveError>> {
+        self.fallible(move |store| store.remove_absent(claim))
+    }
+
+    fn finish_incoming(
+        &self,
+        incoming: Claim,
+        claim: Claim,
+        floor: Option<HeadFloor>,
+        last_sequence: u64,
+    ) -> StoreFuture<Result<(), ShardMoveError>> {
+        self.fallible(move |store| store.finish_incoming(incoming, claim, floor, last_sequence))
+    }
+}
