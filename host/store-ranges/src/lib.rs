@@ -103,6 +103,17 @@ impl RangedStore {
         self.0.misplaced.subscribe()
     }
 
+    /// Whether a store has this id.
+    #[must_use]
+    pub fn knows(&self, id: u128) -> bool {
+        self.0.stores.contains_key(&id)
+    }
+
+    /// The ids of the stores.
+    pub fn ids(&self) -> impl Iterator<Item = u128> + '_ {
+        self.0.stores.keys().copied()
+    }
+
     /// Waits until a store has shown that the map is old. Cancel safe.
     pub async fn map_needed(&self) {
         self.0.map_needed.notified().await;
