@@ -76,7 +76,8 @@ impl AdminService {
         let ShardRange { first, last, store_id } = wanted;
         let (first, last) = (*first, *last);
         if first == 0 || first > last || last > self.shard_count {
-            let text = format!("shards {first} to {last} are not a range of 1 to {}", self.shard_count);
+            let text =
+                format!("shards {first} to {last} are not a range of 1 to {}", self.shard_count);
             return Err(problem(codes::INVALID_REQUEST, text, "`ostraca shards` lists them"));
         }
         let id = <[u8; 16]>::try_from(&store_id[..]).map(u128::from_be_bytes);
@@ -123,9 +124,11 @@ fn range(moving: RangeMove) -> ShardRange {
 fn ranges(map: &ShardMap) -> Vec<ShardRange> {
     let ends = map.ranges.iter().skip(1).map(|(first, _)| first.saturating_sub(1));
     let ends = ends.chain([u32::MAX]);
-    let all = map.ranges.iter().zip(ends).map(|(&(first, to), last)| {
-        range(RangeMove { first, last, to })
-    });
+    let all = map
+        .ranges
+        .iter()
+        .zip(ends)
+        .map(|(&(first, to), last)| range(RangeMove { first, last, to }));
     all.collect()
 }
 
@@ -137,5 +140,9 @@ fn ended(map: &ShardMap) -> AdminOutput {
 fn running_problem(running: RangeMove) -> Problem {
     let RangeMove { first, last, to } = running;
     let text = format!("shards {first} to {last} are still being moved to store {to:032x}");
-    problem(codes::MOVE_IN_PROGRESS, text, "`ostraca store move` without a range shows and ends that move")
+    problem(
+        codes::MOVE_IN_PROGRESS,
+        text,
+        "`ostraca store move` without a range shows and ends that move",
+    )
 }

@@ -25,7 +25,8 @@ impl StoresRow {
     /// [`Error::InvalidRow`] if its field cannot be decoded.
     pub fn map(&self) -> Result<ShardMap, Error> {
         let failed = |error| Error::InvalidRow(format!("the move of a range of shards: {error}"));
-        let (version, moving) = self.extensions.get::<Field>(MOVE).map_err(failed)?.unwrap_or_default();
+        let (version, moving) =
+            self.extensions.get::<Field>(MOVE).map_err(failed)?.unwrap_or_default();
         let ranges = self.ranges.iter().map(|range| (range.first_shard, range.store_id)).collect();
         let moving = moving.map(|(first, last, to)| RangeMove { first, last, to });
         Ok(ShardMap { version, ranges, moving })

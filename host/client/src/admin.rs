@@ -18,9 +18,10 @@ use ostraca_wire::proto::{
     DeadLetters, DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest,
     DrainProgress, DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail,
     EntityExport, Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, Rollout, ShardInfo, ShardRange, ShardsRequest, Status,
-    StatusRequest, UndeployRequest, UndeployResult,
+    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
+    NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
+    Rollout, ShardInfo, ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest,
+    UndeployResult,
 };
 use tokio::time::timeout;
 

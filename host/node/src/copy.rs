@@ -64,7 +64,8 @@ impl Opening {
             return Err(NodeError::InvalidValue(why.into()));
         }
         if !config.further_databases().is_empty() {
-            let why = "the state of this cluster is in several databases: this release copies only one";
+            let why =
+                "the state of this cluster is in several databases: this release copies only one";
             return Err(NodeError::InvalidValue(why.into()));
         }
         let cluster = Some(config.load_identity()?.0.cluster);

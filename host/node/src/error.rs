@@ -58,7 +58,9 @@ pub enum NodeError {
         actual: u128,
     },
     /// The rows name a store of the state that the configuration does not.
-    #[error("the store {0:032x} has state of entities, but the configuration does not name its database")]
+    #[error(
+        "the store {0:032x} has state of entities, but the configuration does not name its database"
+    )]
     UnknownStore(u128),
     /// Nodes use the store that is to be copied.
     #[error("nodes of the cluster are running: stop all of them before their stores are copied")]
@@ -208,7 +210,9 @@ impl NodeError {
                 "check `postgres.url`, `data` and the section `etcd` of the configuration: they belong to two clusters, \
                  or one of the stores was replaced"
             }
-            Self::UnknownStore(_) => "add the database to `postgres.databases` in the configuration",
+            Self::UnknownStore(_) => {
+                "add the database to `postgres.databases` in the configuration"
+            }
             Self::PoolMismatch { .. } => {
                 "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{join_all, ready};
+use futures::future::{join_all, ready, select_ok};
 use ostraca_core::ids::{Entity, Epoch, ShardPath};
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, Presence,
@@ -112,6 +112,16 @@ impl RangedStore {
     /// The ids of the stores.
     pub fn ids(&self) -> impl Iterator<Item = u128> + '_ {
         self.0.stores.keys().copied()
+    }
+
+    /// Reads the claims of shards from all stores; the first answer counts, wherever the shards are.
+    #[must_use]
+    pub fn probe(
+        &self,
+        shards: Vec<ShardPath>,
+    ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
+        let all = self.0.stores.values().map(|store| store.current_claims(shards.clone()));
+        select_ok(all.collect::<Vec<_>>()).map(|answer| answer.map(|(claims, _)| claims)).boxed()
     }
 
     /// Waits until a store has shown that the map is old. Cancel safe.

@@ -239,16 +239,12 @@ impl World {
                 break;
             }
             if Instant::now() >= deadline {
+                let mut all = Vec::new();
                 for store in &self.memory {
                     let claims = store.current_claims((1..=SHARDS).map(path).collect()).await;
-                    let claims = claims.expect("claims").into_iter().map(|claim| {
-                        claim.map(|claim| (claim.shard.shard, claim.epoch, claim.presence()))
-                    });
-                    println!("{:?}", claims.collect::<Vec<_>>());
+                    all.push(claims);
                 }
-                println!("{:?} {progress:?}", self.nodes);
-                println!("{:?}", self.epochs);
-                panic!("the move of {moving:?} must end");
+                panic!("the move of {moving:?} must end: {progress:?}, {:?}, {all:?}", self.nodes);
             }
         }
         let ranges = map.ranges_after();

@@ -8,8 +8,8 @@ use ostraca_node::transfer::{CopyStep, ItemKind};
 use ostraca_node::{Config, CopiedStores, PostgresSettings, ProbedStore, StorePlace};
 use serde_json::json;
 
-use super::{config_file, store_move};
 use super::init::absolute;
+use super::{config_file, store_move};
 use crate::args::{DatabaseAccess, Global, OutputFormat, Store, StoreCommand, StoreCopy, TlsMode};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
@@ -59,13 +59,13 @@ fn add(global: &Global, file: &Path) -> Result<Exit, Failure> {
                 let did = if *is_new { "created" } else { "exists already:" };
                 output::line(&format!("{did} store {} in {}", id(store), store.place));
             }
-            output::line("next: name the same databases in the configuration of every node, and restart the nodes;");
+            output::line(
+                "next: name the same databases in the configuration of every node, and restart the nodes;",
+            );
             output::line("  then move shards: ostraca store move --shards FIRST-LAST --to ID");
         }
         OutputFormat::Json => {
-            let one = |(store, is_new): &(ProbedStore, bool)| {
-                json!({ "store_id": id(store), "place": store.place, "created": is_new })
-            };
+            let one = |(store, is_new): &(ProbedStore, bool)| json!({ "store_id": id(store), "place": store.place, "created": is_new });
             output::json(&json!({ "databases": added.iter().map(one).collect::<Vec<_>>() }));
         }
     }

@@ -65,9 +65,8 @@ fn show(global: &Global, moved: Option<ShardRange>, ended: &MoveShardsProgress) 
         range.store_id.iter().map(|byte| format!("{byte:02x}")).collect()
     };
     if global.output == OutputFormat::Json {
-        let range = |range: &ShardRange| {
-            json!({ "first_shard": range.first, "store_id": id(range) })
-        };
+        let range =
+            |range: &ShardRange| json!({ "first_shard": range.first, "store_id": id(range) });
         let ranges: Vec<_> = ended.ranges.iter().map(range).collect();
         return output::json(&json!({ "moved": moved.as_ref().map(range), "ranges": ranges }));
     }

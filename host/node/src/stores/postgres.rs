@@ -54,8 +54,7 @@ pub(super) async fn open_further(
     let options = Options { cluster: Some(cluster), ..options };
     let identity = PostgresStore::probe(&options).await?;
     let name = format!("postgres-{:032x}.witness", identity.store_id);
-    let file =
-        WitnessFile { path: config.data.join(name), store: "a further PostgreSQL database" };
+    let file = WitnessFile { path: config.data.join(name), store: "a further PostgreSQL database" };
     let last_opening = file.last_opening().await?;
     let store = PostgresStore::open_for_state(Options { last_opening, ..options }).await?;
     let store = Arc::new(store);
