@@ -41,6 +41,7 @@ mod store_node;
 mod tells;
 mod trace;
 mod unrunnable_types;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ use process::{Pid, Process};
 use rows::Rows;
 use shards::Running;
 use slow::SlowStoreHost;
-use storage::{PendingStoreCall, StoreCall, StoreResponse, Watcher};
+use storage::{PendingStoreCall, StoreCall, StoreResponse};
+use watches::Watcher;
 
 pub use admission::Mutation as GatewayMutation;
 pub use kinds::KINDS;
@@ -444,6 +446,8 @@ struct World {
     revised: BTreeMap<u64, u64>,
     applied: Vec<Applied>,
     watchers: Vec<Watcher>,
+    /// Draws what watches repeat.
+    rng_of_repeats: Rng,
     /// Calls waiting for the next sync.
     held: Vec<(ConnId, u64, StoreCall, Option<StoreResponse>)>,
     store_up: bool,

@@ -152,4 +152,6 @@ pub enum Mutation {
     LeaseFromRenewalResponse,
     /// A lease is counted from when the answer to its registration arrived (R8).
     LeaseFromRegistrationResponse,
+    /// A row that is older than the known one replaces it.
+    AcceptOlderRows,
 }

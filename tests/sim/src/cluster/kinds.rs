@@ -25,6 +25,7 @@ pub const KINDS: &[&str] = &[
     "fault: host cannot run a type",
     "fault: watch broken",
     "fault: watch skipped to the newest value",
+    "fault: watch repeated an overwritten value",
     "fault: node paused",
     "fault: node paused past its lease",
     "fault: node paused, its clock stopped",

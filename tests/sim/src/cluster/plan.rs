@@ -53,6 +53,7 @@ impl World {
             revised: BTreeMap::new(),
             applied: Vec::new(),
             watchers: Vec::new(),
+            rng_of_repeats: Rng::new(seed ^ 0x7265_7065_6174),
             held: Vec::new(),
             store_up: false,
             syncing: false,

@@ -9,7 +9,8 @@ use ostraca_core::rows::Member;
 
 use super::guard::Applied;
 use super::net::{ConnId, Frame};
-use super::storage::{GHOST, StoreCall, StoreResponse, Watcher, given_up, not_reached};
+use super::storage::{GHOST, StoreCall, StoreResponse, given_up, not_reached};
+use super::watches::Watcher;
 use super::{SimEvent, World};
 use crate::store::{self, Request, Response};
 
@@ -138,7 +139,7 @@ impl World {
             StoreCall::List => {
                 let revision = self.rows.revision();
                 self.watchers.retain(|watcher| watcher.conn != conn);
-                self.watchers.push(Watcher { conn, revision, held: false });
+                self.watchers.push(Watcher::new(conn, revision));
                 StoreResponse::Listed(Some(self.rows.since(0)))
             }
             StoreCall::Read(key) => {
@@ -153,27 +154,6 @@ impl World {
             }
             StoreCall::Ping { sent } => StoreResponse::Pong { sent: Some(*sent) },
             other => given_up(other),
-        }
-    }
-
-    pub(super) fn notify_watcher(&mut self, watcher: usize) {
-        let Watcher { conn, revision, .. } = self.watchers[watcher];
-        let changes = self.rows.since(revision);
-        self.watchers[watcher].revision = self.rows.revision();
-        self.watchers[watcher].held = false;
-        if !changes.is_empty() {
-            self.frame(conn, 1, Frame::Changes(changes));
-        }
-    }
-
-    /// Sends the newest values to a delayed watch.
-    pub(super) fn watch(&mut self, conn: ConnId) {
-        if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
-            let behind = self.rows.revision().saturating_sub(self.watchers[at].revision);
-            if behind as usize > self.rows.since(self.watchers[at].revision).len() {
-                self.tally.count("fault: watch skipped to the newest value");
-            }
-            self.notify_watcher(at);
         }
     }
 
