@@ -3,6 +3,8 @@
 #![allow(clippy::missing_panics_doc, reason = "a test that lacks its server fails by panicking")]
 
 pub mod certificates;
+mod clock;
+pub mod disk;
 pub mod etcd;
 pub mod pgbouncer;
 pub mod postgres;

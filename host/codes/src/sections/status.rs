@@ -32,7 +32,7 @@ section! {
         LEASE_LAPSED = "lease-lapsed" {
             retry: YesIf("with the store"),
             happened: "The node's lease was not renewed for its whole length, or the node has not been able to register since it started. Its shards are suspended until it does.",
-            help: "Check the store: it is slow, or has stopped.",
+            help: "Check the store: it is slow, has stopped, or is full ([stores](stores.md)).",
         }
         SHARDS_NOT_SERVING = "shards-not-serving" {
             retry: Yes,

@@ -16,7 +16,7 @@ fn factory() -> Factory<PostgresStore> {
 }
 
 /// Makes stores: each in an empty database, for which `next` returns the settings.
-fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<PostgresStore> {
+pub(crate) fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<PostgresStore> {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let settings: Arc<Mutex<HashMap<u128, Options>>> = Arc::default();
     let (on, known) = (runtime.clone(), settings.clone());
