@@ -24,7 +24,7 @@ pub(super) async fn combine(
     rows: &dyn ClusterStore,
 ) -> Result<RangedStore, NodeError> {
     let first: Arc<dyn MovableShards> = first.clone();
-    let further = further.iter().map(|store| -> Arc<dyn MovableShards> { store.clone() }).collect();
+    let further = further.iter().cloned().map(|store| store as Arc<dyn MovableShards>).collect();
     let map = read_map(rows).await?.unwrap_or_else(|| ShardMap {
         version: 0,
         ranges: vec![(0, first.identity().store_id)],
