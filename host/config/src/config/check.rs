@@ -348,6 +348,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["gateway", "max-channel-feeds"], file.gateway.max_channel_feeds, MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
+        (["hand-off", "max-relocations"], file.hand_off.max_relocations, MAX_SHARDS),
         (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),
         (["rebalance", "least-shard-threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
         (
