@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::ready;
@@ -13,9 +12,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::Shared;
-
-/// How long a claim waits for a move. Then it fails, and its owner claims again.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// A move by this process.
 pub(crate) struct RunningMove {
@@ -104,7 +100,7 @@ async fn claim_moving(
         }
     }
     let (copied, mut ended) = start(&shared, &from, &to, version, &claim);
-    let result = match timeout(WAIT, ended.wait_for(Option::is_some)).await {
+    let result = match timeout(shared.claim_wait, ended.wait_for(Option::is_some)).await {
         Ok(Ok(result)) => result.clone(),
         Ok(Err(_)) => None,
         Err(_) => {

@@ -15,10 +15,11 @@ mod progress;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{join_all, ready, select_ok};
+use futures::future::{join_all, select_ok};
 use ostraca_core::ids::{Entity, Epoch, ShardPath};
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, Presence,
@@ -46,6 +47,8 @@ struct Shared {
     misplaced: watch::Sender<Vec<(ShardPath, Epoch)>>,
     map_needed: Notify,
     runtime: Handle,
+    /// How long a claim waits for a move. Then it fails, and its owner claims again.
+    claim_wait: Duration,
 }
 
 struct State {
@@ -62,12 +65,17 @@ impl std::fmt::Debug for RangedStore {
 }
 
 impl RangedStore {
-    /// Combines stores. Must be called within a tokio runtime, which then runs the moves.
+    /// How long a claim waits for the move of its shard before it fails, and its owner claims again.
+    pub const CLAIM_WAIT: Duration = Duration::from_secs(1);
+
+    /// Combines stores. Must be called within a tokio runtime, which then runs the moves. `claim_wait` is usually
+    /// [`RangedStore::CLAIM_WAIT`].
     #[must_use]
     pub fn new(
         first: Arc<dyn MovableShards>,
         others: Vec<Arc<dyn MovableShards>>,
         map: ShardMap,
+        claim_wait: Duration,
     ) -> Self {
         let all = others.into_iter().chain([first.clone()]);
         let stores = all.map(|store| (store.identity().store_id, store)).collect();
@@ -78,6 +86,7 @@ impl RangedStore {
             misplaced: watch::Sender::new(Vec::new()),
             map_needed: Notify::new(),
             runtime: Handle::current(),
+            claim_wait,
         }))
     }
 
@@ -149,18 +158,21 @@ impl Shared {
         self.lock().map.place(shard.shard).ok_or_else(unknown)
     }
 
-    /// The store in which this process has claimed a shard, otherwise the one that has it according to the map.
+    /// The store in which this process has claimed a shard, if the map agrees, otherwise the one that has it according to
+    /// the map.
     fn likely_store(&self, shard: &ShardPath) -> Result<&Arc<dyn MovableShards>, StoreError> {
+        let place = self.place(shard)?;
         let claimed = self.lock().claimed.get(shard).map(|(store, _)| *store);
-        let id = match claimed {
-            Some(store) => store,
-            None => self.place(shard)?.store,
-        };
-        self.store(id)
+        let agrees = |store: &u128| *store == place.store || place.moves_to == Some(*store);
+        self.store(claimed.filter(agrees).unwrap_or(place.store))
     }
 
-    fn is_claimed(&self, shard: &ShardPath) -> bool {
-        self.lock().claimed.contains_key(shard)
+    /// The store from which a shard can be read without asking where it is: this process has claimed it there, and it
+    /// does not move. Another process may have claimed it since; then its data is still there.
+    fn settled_store(&self, shard: &ShardPath) -> Option<&Arc<dyn MovableShards>> {
+        let place = self.place(shard).ok().filter(|place| place.moves_to.is_none())?;
+        let claimed = self.lock().claimed.get(shard).map(|(store, _)| *store);
+        self.store(claimed.filter(|store| *store == place.store)?).ok()
     }
 
     /// A claim was granted.
@@ -193,7 +205,7 @@ impl Shared {
         format!("shard {shard} is not in the store that the map of stores names: it is read again")
     }
 
-    /// The store from which a shard can be read, which this process has not claimed.
+    /// The store from which a shard can be read that moves, or that this process has not claimed.
     async fn readable(&self, shard: &ShardPath) -> Result<&Arc<dyn MovableShards>, StoreError> {
         let place = self.place(shard)?;
         for id in place.moves_to.into_iter().chain([place.store]) {
@@ -304,7 +316,7 @@ impl EntityStore for RangedStore {
         &self,
         entities: Vec<(ShardPath, Entity)>,
     ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
-        if entities.iter().all(|(shard, _)| self.0.is_claimed(shard)) {
+        if entities.iter().all(|(shard, _)| self.0.settled_store(shard).is_some()) {
             let lacking = || StoreError::Corrupt("an entity without an answer".into());
             return divided(
                 &self.0,
@@ -318,9 +330,9 @@ impl EntityStore for RangedStore {
         let loads = entities.into_iter().map(|(shard, entity)| {
             let shared = self.0.clone();
             async move {
-                let store = match shared.is_claimed(&shard) {
-                    true => shared.likely_store(&shard)?,
-                    false => shared.readable(&shard).await?,
+                let store = match shared.settled_store(&shard) {
+                    Some(store) => store,
+                    None => shared.readable(&shard).await?,
                 };
                 let lacking = || Err(StoreError::Corrupt("an entity without an answer".into()));
                 store.load(vec![(shard, entity)]).await.pop().unwrap_or_else(lacking)
@@ -330,11 +342,8 @@ impl EntityStore for RangedStore {
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
-        if self.0.is_claimed(&scan.shard) {
-            return match self.0.likely_store(&scan.shard) {
-                Ok(store) => store.scan(scan),
-                Err(error) => ready(Err(error)).boxed(),
-            };
+        if let Some(store) = self.0.settled_store(&scan.shard) {
+            return store.scan(scan);
         }
         let shared = self.0.clone();
         async move { shared.readable(&scan.shard).await?.scan(scan).await }.boxed()

@@ -32,7 +32,7 @@ pub(super) async fn combine(
     });
     let named = map.ranges.iter().map(|(_, store)| *store).chain(map.moving.map(|it| it.to));
     let named: Vec<_> = named.collect();
-    let ranges = RangedStore::new(first, further, map);
+    let ranges = RangedStore::new(first, further, map, RangedStore::CLAIM_WAIT);
     match named.into_iter().find(|store| !ranges.knows(*store)) {
         Some(store) => Err(NodeError::UnknownStore(store)),
         None => Ok(ranges),

@@ -1,7 +1,6 @@
-//! A store whose calls take time, and fail now and then: before they take effect, or after it.
+//! A store whose calls take a while, and fail now and then: before they take effect, or after it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -14,7 +13,6 @@ use ostraca_store::{
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::time::sleep;
 
 /// The random numbers of a seed.
 #[derive(Clone)]
@@ -34,11 +32,14 @@ impl Dice {
         self.below(100) < percent
     }
 
-    /// A few milliseconds, seldom seconds.
-    pub(super) fn pause(&self) -> Duration {
-        match self.chance(1) {
-            true => Duration::from_millis(100 + self.below(1_500)),
-            false => Duration::from_millis(1 + self.below(10)),
+    /// Lets other tasks run a few times, seldom often.
+    pub(super) async fn pause(&self, factor: u64) {
+        let turns = match self.chance(1) {
+            true => 100 + self.below(1_500),
+            false => 1 + self.below(10),
+        };
+        for _ in 0..turns * factor {
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -56,12 +57,12 @@ impl Shaky {
     ) -> StoreFuture<Option<T>> {
         let (store, dice) = (self.store.clone(), self.dice.clone());
         async move {
-            sleep(dice.pause()).await;
+            dice.pause(1).await;
             if dice.chance(2) {
                 return None;
             }
             let result = call(&store).await;
-            sleep(dice.pause()).await;
+            dice.pause(1).await;
             (!dice.chance(2)).then_some(result)
         }
         .boxed()
