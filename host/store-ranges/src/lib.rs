@@ -101,6 +101,11 @@ impl RangedStore {
         let mut state = self.0.lock();
         if map.version >= state.map.version {
             state.map = map;
+            // What was claimed in a store from which it was moved, and whose move has ended, is held no more.
+            let State { map, claimed, .. } = &mut *state;
+            claimed.retain(|shard, (store, _)| {
+                map.place(shard.shard).is_some_and(|place| place.names(*store))
+            });
             self.0.update_misplaced(&state);
         }
     }
@@ -163,8 +168,7 @@ impl Shared {
     fn likely_store(&self, shard: &ShardPath) -> Result<&Arc<dyn MovableShards>, StoreError> {
         let place = self.place(shard)?;
         let claimed = self.lock().claimed.get(shard).map(|(store, _)| *store);
-        let agrees = |store: &u128| *store == place.store || place.moves_to == Some(*store);
-        self.store(claimed.filter(agrees).unwrap_or(place.store))
+        self.store(claimed.filter(|store| place.names(*store)).unwrap_or(place.store))
     }
 
     /// The store from which a shard can be read without asking where it is: this process has claimed it there, and it

@@ -34,6 +34,12 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether the shard can be in this store.
+    #[must_use]
+    pub fn names(self, store: u128) -> bool {
+        self.store == store || self.moves_to == Some(store)
+    }
+
     /// Where the shard belongs.
     #[must_use]
     pub fn wanted(self) -> u128 {

@@ -1,6 +1,6 @@
 //! Ranges move between stores while nodes own the shards, lose them, crash and have old maps (R26).
 //!
-//! Each seed is a run in one thread, in which time is how often tasks yield to others: nodes commit turns, each under its claim; shards get new owners, and the ones
+//! Each seed is a run in one thread, with a time of its own: nodes commit turns, each under its claim; shards get new owners, and the ones
 //! before go on until a store refuses them; ranges move there and back. The stores are slow, and their calls fail before
 //! or after they take effect. In the end, every turn that was acknowledged must be in the place that the map names.
 
@@ -312,6 +312,7 @@ fn run(seed: u64) -> usize {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async {
         let world = World::new(seed);
+        tokio::spawn(world.dice.time.clone().pass());
         world.follow();
         for shard in 1..=SHARDS {
             world.assign(shard, (shard as usize) % NODES);

@@ -1,9 +1,11 @@
 //! A store whose calls take a while, and fail now and then: before they take effect, or after it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::channel::oneshot;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, HeadFloor, LoadedEntity};
 use ostraca_store::transfer::{Item, ItemPage};
@@ -14,17 +16,61 @@ use ostraca_store::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// The random numbers of a seed.
+/// The time of a seed, in milliseconds: it passes when every task waits.
+#[derive(Clone, Default)]
+pub(super) struct Time(Arc<Mutex<Sleepers>>);
+
+#[derive(Default)]
+struct Sleepers {
+    now: u64,
+    count: u64,
+    waiting: BTreeMap<(u64, u64), oneshot::Sender<()>>,
+}
+
+impl Time {
+    async fn sleep(&self, ms: u64) {
+        let (to, woken) = oneshot::channel();
+        {
+            let mut sleepers = self.0.lock().expect("time");
+            sleepers.count += 1;
+            let at = (sleepers.now + ms, sleepers.count);
+            sleepers.waiting.insert(at, to);
+        }
+        // It is dropped only at the end.
+        let _ = woken.await;
+    }
+
+    /// Lets the time pass.
+    pub(super) async fn pass(self) {
+        loop {
+            // Everything that was woken goes on until it waits again.
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            let mut sleepers = self.0.lock().expect("time");
+            if let Some(((at, _), to)) = sleepers.waiting.pop_first() {
+                sleepers.now = at;
+                // The sleeper may have been dropped.
+                let _ = to.send(());
+            }
+        }
+    }
+}
+
+/// The random numbers of a seed, and its time.
 #[derive(Clone)]
-pub(super) struct Dice(Arc<Mutex<StdRng>>);
+pub(super) struct Dice {
+    random: Arc<Mutex<StdRng>>,
+    pub(super) time: Time,
+}
 
 impl Dice {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+        Self { random: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), time: Time::default() }
     }
 
     pub(super) fn below(&self, end: u64) -> u64 {
-        self.0.lock().expect("dice").random_range(0..end.max(1))
+        self.random.lock().expect("dice").random_range(0..end.max(1))
     }
 
     /// Whether something of this probability, in percent, happens.
@@ -32,15 +78,13 @@ impl Dice {
         self.below(100) < percent
     }
 
-    /// Lets other tasks run a few times, seldom often.
+    /// Waits a few milliseconds of the seed's time, seldom a second, times a factor.
     pub(super) async fn pause(&self, factor: u64) {
-        let turns = match self.chance(1) {
+        let ms = match self.chance(1) {
             true => 100 + self.below(1_500),
             false => 1 + self.below(10),
         };
-        for _ in 0..turns * factor {
-            tokio::task::yield_now().await;
-        }
+        self.time.sleep(ms * factor).await;
     }
 }
 
