@@ -615,3 +615,44 @@ fn k33_a_shard_that_escalations_move_for_ever_is_detected() {
     let rule = node::Mutation::UnboundedEscalations;
     without(rule, ViolationKind::EscalatedTooOften, &[], 1);
 }
+
+#[test]
+fn r26_ignoring_misplaced_shards_is_detected() {
+    let node = vec![node::Mutation::IgnoreMisplacedShards];
+    let options = Options { node_mutations: node, moves_data: true, ..Options::default() };
+    breaks(&options, ViolationKind::NotRelocated, &[], 50);
+}
+
+#[test]
+fn r26_a_move_without_a_mark_loses_commits() {
+    // The former owner resumes after its lease, and commits where the data was.
+    let options = Options {
+        store_mutations: vec![StoreMutation::CopyWithoutMark],
+        moves_data: true,
+        pauses: true,
+        clocks_stop: true,
+        ..Options::default()
+    };
+    let follows =
+        [WRONG_VERSIONS, &[ViolationKind::AskedUncommitted, ViolationKind::Unanswered]].concat();
+    breaks(&options, ViolationKind::History(History::LostCommit), &follows, 0);
+    // Without the mutation, the store refuses that.
+    let options = Options { store_mutations: Vec::new(), ..options };
+    let clean = |seed: &u64| run(*seed, options.clone()).violations.is_empty();
+    assert!((1..=SAMPLE).all(|seed| clean(&seed)));
+}
+
+#[test]
+fn r26_a_move_outside_a_hand_off_loses_commits() {
+    let store = vec![StoreMutation::MoveOutsideHandOff];
+    let options = Options { store_mutations: store, moves_data: true, ..Options::default() };
+    let follows = [
+        WRONG_VERSIONS,
+        &[ViolationKind::AskedUncommitted, ViolationKind::TurnTimeChanged],
+        &[ViolationKind::TellOrder, ViolationKind::TellNotSent, ViolationKind::DeletionLeft],
+        // The owner does not know that the data has moved.
+        &[ViolationKind::NotRelocated],
+    ];
+    let named = ViolationKind::History(History::LostCommit);
+    breaks(&options, named, &follows.concat(), 15);
+}

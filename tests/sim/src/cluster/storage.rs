@@ -141,6 +141,7 @@ impl World {
                     StoreCall::Entity(_, _, generation, _) => generation,
                     _ => 0,
                 };
+                self.on_claim_answer(pid, &asked.call, &answer);
                 self.shard_answered(pid, shard, epoch, generation, answer);
             }
             StoreResponse::Claims { number, claims } => {

@@ -31,7 +31,7 @@ impl World {
                     // A refused commit remains refused, however often it is delivered (R3).
                     commits.retain(|commit| !self.refused.contains(&commit.head.turn));
                 }
-                if let Request::Claim(claim) = &request
+                if let Request::Claim(claim) | Request::ClaimIn { claim, .. } = &request
                     && self.forced_claims > 0
                     && self.conns[conn].alive
                     && self.guard.newest(shard) == Some(epoch)
@@ -41,7 +41,14 @@ impl World {
                 }
                 let Some(store) = self.stores.get_mut(shard.0 as usize - 1) else { return };
                 self.told.insert(tag, (conn, shard, epoch));
+                let moves = match &request {
+                    Request::ClaimIn { claim, .. } => Some((claim.clone(), store.place())),
+                    _ => None,
+                };
                 let answers = store.request(tag, request);
+                if let Some((claim, before)) = moves {
+                    self.count_move(shard, &claim, &before);
+                }
                 self.answer(answers);
             }
             StoreCall::Write { number, key, expected, row } => {
@@ -147,7 +154,7 @@ impl World {
             }
             StoreCall::Claims { number, shards } => {
                 let claim = |shard: &ShardId| {
-                    self.stores.get(shard.0 as usize - 1)?.durable().claim.clone()
+                    self.stores.get(shard.0 as usize - 1)?.durable().last_claim().cloned()
                 };
                 let claims = shards.iter().map(claim).collect();
                 StoreResponse::Claims { number: *number, claims: Some(claims) }
