@@ -408,7 +408,7 @@ fn every_node_reads_a_moved_shard_where_it_is() {
 #[test]
 fn r26_ranges_move_under_load_and_nothing_is_lost() {
     let first = std::env::var("FIRST").ok().and_then(|it| it.parse().ok()).unwrap_or(0);
-    let seeds = std::env::var("SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(200);
+    let seeds = std::env::var("SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(60);
     let mut turns = all_seeds(first..first + seeds);
     assert!(turns.iter().all(|(_, turns)| *turns > 20), "{turns:?}");
     turns.sort_unstable_by_key(|(_, turns)| *turns);
