@@ -62,6 +62,8 @@ impl ShardMap {
     #[must_use]
     pub fn ranges_after(&self) -> Vec<(u32, u128)> {
         let Some(RangeMove { first, last, to }) = self.moving else { return self.ranges.clone() };
+        // Shards are numbered from 1, so nothing is before shard 1.
+        let first = if first == 1 { 0 } else { first };
         let behind = self.place(ShardId(last.saturating_add(1))).map(|place| place.store);
         let mut ranges: Vec<_> =
             self.ranges.iter().copied().filter(|(at, _)| *at < first || *at > last).collect();
@@ -101,15 +103,16 @@ mod tests {
     #[test]
     fn every_shard_is_after_a_move_where_it_was_to_go() {
         for ranges in [&[(0, 1)][..], &[(0, 1), (10, 2)], &[(0, 1), (3, 2), (4, 3), (9, 1)]] {
-            for (first, last) in [(0, 1), (1, 30), (3, 3), (4, 9), (2, 10), (30, u32::MAX)] {
+            for (first, last) in [(1, 1), (1, 30), (3, 3), (4, 9), (2, 10), (30, u32::MAX)] {
                 for to in [1, 2, 9] {
                     let before = map(ranges, Some((first, last, to)));
                     let after = map(&before.ranges_after(), None);
-                    for shard in (0..40).chain([u32::MAX]).map(ShardId) {
+                    for shard in (1..40).chain([u32::MAX]).map(ShardId) {
                         let wanted = before.place(shard).map(Place::wanted);
                         assert_eq!(after.place(shard).map(Place::wanted), wanted, "{before:?}");
                     }
                     assert!(after.ranges.windows(2).all(|two| two[0].1 != two[1].1), "{after:?}");
+                    assert_eq!(after.ranges[0].0, 0, "{after:?}");
                 }
             }
         }
