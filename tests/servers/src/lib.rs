@@ -4,6 +4,7 @@
 
 pub mod certificates;
 pub mod etcd;
+pub mod kubernetes;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
