@@ -26,24 +26,33 @@ const TOMBSTONES: usize = 1024;
 /// The most attempts to delete the object of a tombstone.
 const REMOVALS: u32 = 3;
 
-/// The uids of rows' objects. One that is wrong costs a further request, and nothing else.
+/// The newest known revisions of rows, and the uids of their objects. A row without an entry costs a further request.
+///
+/// Tombstones have none: a change of a row that is expected to have the revision of its deletion must fail.
 #[derive(Clone, Default)]
-pub(crate) struct Uids(Arc<Mutex<HashMap<String, String>>>);
+pub(crate) struct Uids(Arc<Mutex<HashMap<String, (u64, String)>>>);
 
 impl Uids {
-    fn of(&self, key: &str) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    /// The uid of the row's object at this revision.
+    fn of(&self, key: &str, revision: u64) -> Option<String> {
+        let uids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        uids.get(key).filter(|(known, _)| *known == revision).map(|(_, uid)| uid.clone())
     }
 
     pub(crate) fn note(&self, object: &RowObject) {
+        let RowObject { key, revision, uid, value, .. } = object;
         let mut uids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if uids.get(&object.key) == Some(&object.uid) {
+        if uids.get(key).is_some_and(|(known, _)| known >= revision) {
+            return;
+        }
+        if value.is_none() {
+            uids.remove(key);
             return;
         }
         if uids.len() >= MAX_UIDS {
             uids.clear();
         }
-        uids.insert(object.key.clone(), object.uid.clone());
+        uids.insert(key.clone(), (*revision, uid.clone()));
     }
 }
 
@@ -206,7 +215,8 @@ impl Worker {
             // No object has the version 0, and Kubernetes would compare nothing.
             None | Some(0) => None,
             Some(revision) => {
-                self.uids.of(&cas.key).map(|uid| Step::Replace { uid, revision })
+                let uid = self.uids.of(&cas.key, revision);
+                uid.map(|uid| Step::Replace { uid, revision })
             }
         };
         loop {

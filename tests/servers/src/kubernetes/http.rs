@@ -203,7 +203,8 @@ pub(super) async fn answer(
         (Ok(_), None) => Err(Failure::new(404, "NotFound", "the server could not find the requested resource")),
         (Ok(body), Some(target)) => {
             let token = head.headers.get(AUTHORIZATION).map(|it| it.as_bytes().to_vec());
-            match server.lock().allow(token, target.verb(&head.method), &target) {
+            let allowed = server.lock().allow(token, target.verb(&head.method), &target);
+            match allowed {
                 Err(failure) => Err(failure),
                 Ok(()) if is_watch => watch(&server, &target),
                 Ok(()) => carry_out(&mut server.lock(), &head.method, &target, &body),
@@ -387,15 +388,18 @@ impl Watching {
         let mut changed = self.server.changed.subscribe();
         loop {
             changed.mark_unchanged();
-            if self.send_changes(false).is_none() {
-                return;
+            if let Err(end) = self.send_changes(false) {
+                return self.end(end).await;
             }
             let bookmark = Instant::now() + self.server.bookmark_interval;
             match timeout_at(bookmark.min(self.until), changed.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
-                    if self.send_changes(true).is_none() || Instant::now() >= self.until {
+                    if let Err(end) = self.send_changes(true) {
+                        return self.end(end).await;
+                    }
+                    if Instant::now() >= self.until {
                         return;
                     }
                 }
@@ -403,33 +407,39 @@ impl Watching {
         }
     }
 
-    /// Sends the changes since the last ones, and a bookmark; `None` if the watch has ended.
-    fn send_changes(&mut self, bookmark: bool) -> Option<()> {
+    /// Ends the watch. The events before the end have left.
+    async fn end(self, end: Option<Result<Value, Cut>>) {
+        sleep(Duration::from_millis(2)).await;
+        drop(end.map(|end| self.lines.unbounded_send(end)));
+    }
+
+    fn send(&self, event: Value) -> Result<(), Option<Result<Value, Cut>>> {
+        self.lines.unbounded_send(Ok(event)).map_err(|_| None)
+    }
+
+    /// Sends the changes since the last ones, and a bookmark.
+    ///
+    /// # Errors
+    /// What ends the watch; `None` if the client has left.
+    fn send_changes(&mut self, bookmark: bool) -> Result<(), Option<Result<Value, Cut>>> {
         let server = self.server.clone();
         let mut state = server.lock();
         if state.watches_are_silent {
-            return Some(());
+            return Ok(());
         }
-        let changes = match state.objects.after(self.after) {
-            Ok(changes) => changes,
-            Err(expired) => {
-                drop(self.lines.unbounded_send(Ok(error_event(&expired))));
-                return None;
-            }
-        };
+        let changes = state.objects.after(self.after);
+        let changes = changes.map_err(|expired| Some(Ok(error_event(&expired))))?;
         for change in changes {
             self.after = change.version;
             let Some(event) = self.event(&change) else { continue };
-            self.lines.unbounded_send(Ok(event)).ok()?;
+            self.send(event)?;
             let Some(faults) = &mut state.faults else { continue };
             if faults.watch_ends() {
-                let end = match faults.with_error() {
+                return Err(Some(match faults.with_error() {
                     // Servers report an expired watch within the stream.
                     true => Ok(error_event(&Failure::new(410, "Expired", "too old resource version"))),
                     false => Err(Cut),
-                };
-                drop(self.lines.unbounded_send(end));
-                return None;
+                }));
             }
         }
         self.after = self.after.max(state.objects.version());
@@ -438,10 +448,10 @@ impl Watching {
             let metadata = json!({ "resourceVersion": self.after.to_string() });
             let object = json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata });
             let event = json!({ "type": "BOOKMARK", "object": object });
-            self.lines.unbounded_send(Ok(event)).ok()?;
+            self.send(event)?;
             state.bookmarks += 1;
         }
-        Some(())
+        Ok(())
     }
 
     /// The change as this watch sees it: an object that begins to match was added, one that no longer does was deleted.

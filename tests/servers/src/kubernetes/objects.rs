@@ -203,7 +203,7 @@ impl Objects {
         check(&id, &object)?;
         if !text(&object, "/metadata/resourceVersion").is_empty() {
             let message = "resourceVersion should not be set on objects to be created";
-            return Err(Failure::new(500, "InternalError", message));
+            return Err(Failure::new(500, "", message));
         }
         if self.objects.contains_key(&id) {
             let message = format!("{} {:?} already exists", qualified(id.resource), id.name);
@@ -234,7 +234,8 @@ impl Objects {
         let (version, uid) =
             (text(&object, "/metadata/resourceVersion"), text(&object, "/metadata/uid"));
         if !version.is_empty() && version.parse::<u64>().is_err() {
-            return Err(conflict("the resource version is no number"));
+            let message = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            return Err(Failure::new(500, "", message));
         }
         let Some(found) = self.objects.get(&id).cloned() else {
             if !uid.is_empty() {
