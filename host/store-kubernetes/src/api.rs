@@ -172,7 +172,12 @@ impl Api {
     }
 
     /// Deletes a lease if it has this uid and resource version.
-    pub(crate) async fn delete(&self, name: &str, uid: &str, version: u64) -> Result<(), CallError> {
+    pub(crate) async fn delete(
+        &self,
+        name: &str,
+        uid: &str,
+        version: u64,
+    ) -> Result<(), CallError> {
         let wanted = Wanted { verb: "delete", resource: LEASES };
         let version = version.to_string();
         let preconditions = Preconditions { uid, resource_version: &version };

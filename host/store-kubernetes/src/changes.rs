@@ -120,7 +120,10 @@ impl Follower {
                 Ok(Err(error)) => failed = Some(error),
                 Err(error) if error.is_eof() => break,
                 Err(error) => {
-                    failed = Some(CallError::InDoubt(format!("the watch cannot be read: {error}"), None));
+                    failed = Some(CallError::InDoubt(
+                        format!("the watch cannot be read: {error}"),
+                        None,
+                    ));
                 }
             }
             if failed.is_some() {
@@ -147,7 +150,8 @@ impl Follower {
         if event.r#type == "ERROR" {
             return Err(self.api.watch_failure(event.object));
         }
-        let unreadable = |why: String| CallError::InDoubt(format!("the watch cannot be read: {why}"), None);
+        let unreadable =
+            |why: String| CallError::InDoubt(format!("the watch cannot be read: {why}"), None);
         let object: Lease = serde_json::from_str(event.object.get())
             .map_err(|error| unreadable(error.to_string()))?;
         let at = revision(&object.metadata.resource_version)
@@ -163,7 +167,8 @@ impl Follower {
             _ => return Ok(None),
         };
         // Whoever watches this row then reads it, and sees the same error.
-        let Ok(object) = decoded.inspect_err(|error| tracing::error!(%error, "a row cannot be read"))
+        let Ok(object) =
+            decoded.inspect_err(|error| tracing::error!(%error, "a row cannot be read"))
         else {
             return Ok(Some(RowEvent::ResyncRequired));
         };

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -206,14 +208,16 @@ impl Connections {
     async fn connect(&self) -> Result<Sender, OpenError> {
         let options = &self.0.options;
         let opening = timeout(options.connect_timeout, self.open());
-        let late = || OpenError::Unreachable(format!("no answer within {:?}", options.connect_timeout));
+        let late =
+            || OpenError::Unreachable(format!("no answer within {:?}", options.connect_timeout));
         opening.await.map_err(|_| late())?
     }
 
     async fn open(&self) -> Result<Sender, OpenError> {
         let Target { tls, host, port, .. } = &self.0.target;
-        let unreachable =
-            |error: &dyn std::error::Error| OpenError::Unreachable(format!("{host}:{port}: {}", chain(error)));
+        let unreachable = |error: &dyn std::error::Error| {
+            OpenError::Unreachable(format!("{host}:{port}: {}", chain(error)))
+        };
         let stream = TcpStream::connect((host.as_str(), *port)).await;
         let stream = stream.map_err(|error| unreachable(&error))?;
         stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
@@ -222,7 +226,10 @@ impl Connections {
         }
         let config = tls_config(&self.0.options).await?;
         let name = ServerName::try_from(host.clone());
-        let name = name.map_err(|error| OpenError::Url { url: self.0.options.url.clone(), why: error.to_string() })?;
+        let name = name.map_err(|error| OpenError::Url {
+            url: self.0.options.url.clone(),
+            why: error.to_string(),
+        })?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         handshake(stream.map_err(|error| unreachable(&error))?).await
     }
@@ -236,7 +243,8 @@ impl Connections {
         let text = read_file(path).await?;
         let text = String::from_utf8_lossy(&text);
         let invalid = |_| OpenError::Login(format!("{} has no token", path.display()));
-        let mut token = HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(invalid)?;
+        let mut token =
+            HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(invalid)?;
         token.set_sensitive(true);
         let mut known = self.0.token.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some((token.clone(), Instant::now()));
@@ -293,7 +301,9 @@ async fn tls_config(options: &Options) -> Result<ClientConfig, OpenError> {
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let versions = versions.map_err(|error| OpenError::Unreachable(error.to_string()))?;
     let config = versions.with_root_certificates(roots);
-    let Some((certificate, key)) = &options.identity else { return Ok(config.with_no_client_auth()) };
+    let Some((certificate, key)) = &options.identity else {
+        return Ok(config.with_no_client_auth());
+    };
     let pem = read_file(key).await?;
     let own = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unusable(key, &error))?;
     let config = config.with_client_auth_cert(certificates(certificate).await?, own);
@@ -305,7 +315,9 @@ async fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenE
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let all = all.map_err(|error| unusable(path, &error))?;
     match all.is_empty() {
-        true => Err(OpenError::Certificate { path: path.into(), why: "it has no certificate".into() }),
+        true => {
+            Err(OpenError::Certificate { path: path.into(), why: "it has no certificate".into() })
+        }
         false => Ok(all),
     }
 }

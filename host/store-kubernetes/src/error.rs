@@ -52,7 +52,9 @@ pub enum OpenError {
     #[error("cannot reach the Kubernetes API server: {0}")]
     Unreachable(String),
     /// The token or certificate is not accepted.
-    #[error("the Kubernetes API server does not accept the token or certificate: {0}; check `token-file`")]
+    #[error(
+        "the Kubernetes API server does not accept the token or certificate: {0}; check `token-file`"
+    )]
     Login(String),
     /// The service account lacks a permission.
     #[error(
@@ -79,7 +81,9 @@ pub enum OpenError {
     #[error("the Kubernetes API server refused a request: {0}")]
     Refused(String),
     /// The server's versions of resources are no numbers, so changes have no order.
-    #[error("the server has the resource version `{found}`, which is no decimal number: it is not supported")]
+    #[error(
+        "the server has the resource version `{found}`, which is no decimal number: it is not supported"
+    )]
     Version {
         /// The version.
         found: String,
@@ -93,7 +97,9 @@ pub enum OpenError {
         place: String,
     },
     /// A store cannot be created where one is.
-    #[error("{place} already have the store of the cluster {name} ({cluster}): choose another name")]
+    #[error(
+        "{place} already have the store of the cluster {name} ({cluster}): choose another name"
+    )]
     Exists {
         /// The namespace and the store's name.
         place: String,
@@ -103,7 +109,9 @@ pub enum OpenError {
         name: String,
     },
     /// A newer release made the store.
-    #[error("the store has format {found}, but this release knows formats up to {known}: use the newer release")]
+    #[error(
+        "the store has format {found}, but this release knows formats up to {known}: use the newer release"
+    )]
     NewerFormat {
         /// The store's format.
         found: u32,
@@ -119,7 +127,9 @@ pub enum OpenError {
         why: String,
     },
     /// The store belongs to another cluster (R5).
-    #[error("{place} have the store of the cluster {name} ({cluster}): check the namespace and the name")]
+    #[error(
+        "{place} have the store of the cluster {name} ({cluster}): check the namespace and the name"
+    )]
     OtherCluster {
         /// The namespace and the store's name.
         place: String,

@@ -74,7 +74,9 @@ mod tests {
         assert_eq!(health.check_version(11, 10), Ok(11));
         assert_eq!((health.seen(), health.check()), (12, Ok(())));
         let refused = health.check_version(11, health.seen());
-        assert!(matches!(&refused, Err(StoreError::Stopped(why)) if why.contains("from resource version 12 to 11")));
+        assert!(
+            matches!(&refused, Err(StoreError::Stopped(why)) if why.contains("from resource version 12 to 11"))
+        );
         assert_eq!(health.check(), refused.map(|_| ()));
     }
 }

@@ -172,22 +172,20 @@ impl Layout {
         let metadata = Metadata { name, labels, ..Metadata::default() };
         let holder = Some(self.holder.clone()).filter(|holder| !holder.is_empty());
         let spec = LeaseSpec { holder_identity: holder, renew_time: Some(wall_clock()) };
-        Lease {
-            api_version: "coordination.k8s.io/v1".into(),
-            kind: "Lease".into(),
-            metadata,
-            spec,
-        }
+        Lease { api_version: "coordination.k8s.io/v1".into(), kind: "Lease".into(), metadata, spec }
     }
 
     /// The row in an object.
     pub(crate) fn decode(&self, object: &Lease) -> Result<RowObject, StoreError> {
         let Metadata { name, uid, resource_version, annotations, .. } = &object.metadata;
         let corrupt = |why: &str| {
-            StoreError::Corrupt(format!("the lease {name} cannot be read as a row: {why}; restore or delete it"))
+            StoreError::Corrupt(format!(
+                "the lease {name} cannot be read as a row: {why}; restore or delete it"
+            ))
         };
-        let annotation =
-            |key| annotations.get(key).ok_or_else(|| corrupt(&format!("it has no annotation {key}")));
+        let annotation = |key| {
+            annotations.get(key).ok_or_else(|| corrupt(&format!("it has no annotation {key}")))
+        };
         let key = annotation(KEY)?;
         if *name != self.object_name(key) {
             return Err(corrupt("its key belongs to another object"));
@@ -196,7 +194,8 @@ impl Layout {
         let bytes = STANDARD.decode(annotation(ROW)?).map_err(|_| corrupt("it is not base64"))?;
         let (nonce, deleted) = match &bytes[..] {
             [FORMAT, deleted @ (0 | 1), rest @ ..] => {
-                let nonce = rest.first_chunk::<NONCE>().ok_or_else(|| corrupt("it is too short"))?;
+                let nonce =
+                    rest.first_chunk::<NONCE>().ok_or_else(|| corrupt("it is too short"))?;
                 (u128::from_be_bytes(*nonce), *deleted == 1)
             }
             [format, ..] if *format != FORMAT => {
@@ -231,7 +230,7 @@ fn label(text: &str) -> String {
         && text.len() < MAX_LABEL;
     match accepted {
         true => text.into(),
-        false => format!("{}", &blake3::hash(text.as_bytes()).to_hex()[..MAX_LABEL]),
+        false => blake3::hash(text.as_bytes()).to_hex()[..MAX_LABEL].to_owned(),
     }
 }
 
@@ -252,8 +251,7 @@ fn time_text(seconds: u64, micros: u32) -> String {
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     let year = era * 400 + year + next;
-    let [hour, minute, second] =
-        [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+    let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
@@ -291,7 +289,18 @@ mod tests {
     #[test]
     fn every_key_has_a_name_and_labels_of_its_own() {
         let (layout, other) = (Layout::new("a", ""), Layout::new("a.b", ""));
-        let keys = ["x/y", "x-y", "X/y", "x/y/", "", "é", "/", "x\u{0}", &"k".repeat(512), &"k".repeat(511)];
+        let keys = [
+            "x/y",
+            "x-y",
+            "X/y",
+            "x/y/",
+            "",
+            "é",
+            "/",
+            "x\u{0}",
+            &"k".repeat(512),
+            &"k".repeat(511),
+        ];
         let mut names: Vec<_> = keys.iter().map(|key| layout.object_name(key)).collect();
         names.extend(keys.iter().map(|key| other.object_name(key)));
         for name in &names {
@@ -304,7 +313,9 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 2 * keys.len());
-        for (key, expected) in [("nodes", true), ("a.b_c-1", true), ("", false), ("-a", false), ("é", false)] {
+        for (key, expected) in
+            [("nodes", true), ("a.b_c-1", true), ("", false), ("-a", false), ("é", false)]
+        {
             let found = label(key);
             assert!(found.len() <= 63 && (found == key) == expected, "{found}");
         }

@@ -108,7 +108,8 @@ impl Numbers {
     pub async fn acquire(&mut self) -> Result<Number, StoreError> {
         loop {
             let (number, expected) = self.observe().await?;
-            let value = NumberValue { holder: self.holder.clone(), nonce: rand::random(), renewals: 0 };
+            let value =
+                NumberValue { holder: self.holder.clone(), nonce: rand::random(), renewals: 0 };
             let bytes = encode(&value)?;
             let renewed = (self.clock)();
             let change =
@@ -116,7 +117,8 @@ impl Numbers {
             match self.store.compare_and_set(change).await {
                 Ok(revision) => {
                     let row = StoredRow { key: key(number), revision, value: bytes.into() };
-                    let (store, clock, lease) = (self.store.clone(), self.clock.clone(), self.lease);
+                    let (store, clock, lease) =
+                        (self.store.clone(), self.clock.clone(), self.lease);
                     return Ok(Number { store, clock, lease, number, row, value, renewed });
                 }
                 // Another member was faster.
@@ -191,7 +193,8 @@ impl Number {
                 // An earlier renewal of this process, whose answer was lost. The next one counts.
                 Some(row) if self.is_own(&row) => {
                     self.row = row;
-                    Err(StoreError::Unavailable("the answer to the last renewal was lost".into()).into())
+                    Err(StoreError::Unavailable("the answer to the last renewal was lost".into())
+                        .into())
                 }
                 _ => Err(RenewError::Lost(self.number)),
             },

@@ -200,7 +200,10 @@ mod tests {
         assert!(matches!(options(Some("10.0.0.1")), Err(OpenError::File { .. })));
         std::fs::write(account.path().join("namespace"), "shop\n").expect("written");
         let found = options(Some("fd00::1")).expect("settings");
-        assert_eq!((found.url.as_str(), found.namespace.as_str()), ("https://[fd00::1]:443", "shop"));
+        assert_eq!(
+            (found.url.as_str(), found.namespace.as_str()),
+            ("https://[fd00::1]:443", "shop")
+        );
         assert_eq!(found.token_file, Some(account.path().join("token")));
         assert_eq!(found.ca_file, Some(account.path().join("ca.crt")));
     }

@@ -109,8 +109,7 @@ mod tests {
     fn state(status: Value) -> ProcessState {
         let pod = json!({ "metadata": { "name": "n1", "uid": "u1" }, "status": status });
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
-        let process =
-            PodProcess { pod: "n1".into(), uid: "u1".into(), container: "node".into() };
+        let process = PodProcess { pod: "n1".into(), uid: "u1".into(), container: "node".into() };
         let other = PodProcess { uid: "u2".into(), ..process.clone() };
         assert!(matches!(judge(&pod, &other), ProcessState::Unproven { .. }), "another uid");
         judge(&pod, &process)
@@ -147,7 +146,8 @@ mod tests {
         contradictory["running"] = json!({});
         let restarted = json!({ "name": "node", "lastState": ended(), "state": { "running": {} } });
         let one = |state: Value| json!({ "containerStatuses": [container("node", state)] });
-        let conditions = json!([{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }]);
+        let conditions =
+            json!([{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }]);
         for (status, case) in [
             (json!({}), "no status"),
             (json!({ "phase": "Failed", "reason": "NodeLost" }), "a failed pod without containers"),

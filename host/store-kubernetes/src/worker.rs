@@ -262,18 +262,14 @@ impl Worker {
     }
 
     /// Reads the row: the change is complete, or this is how to send it.
-    async fn look(
-        &self,
-        change: &mut Change<'_>,
-    ) -> Result<Result<u64, Step>, CompareAndSetError> {
+    async fn look(&self, change: &mut Change<'_>) -> Result<Result<u64, Step>, CompareAndSetError> {
         let (found, revision) = self.read(&change.cas.key, &mut change.attempts).await?;
         let CompareAndSet { key, expected, value } = change.cas;
         if let Some(object) = found.clone().filter(|object| object.nonce == change.nonce) {
             return Ok(Ok(self.changed(object)));
         }
         let row = found.as_ref().and_then(RowObject::row);
-        let replace =
-            found.map(|RowObject { uid, revision, .. }| Step::Replace { uid, revision });
+        let replace = found.map(|RowObject { uid, revision, .. }| Step::Replace { uid, revision });
         let is_expected = row.as_ref().map(|row| row.revision) == *expected;
         match &change.in_doubt {
             // Sent again, it can still happen once only.

@@ -84,7 +84,8 @@ impl ApiServer {
     #[must_use]
     pub fn start_tls(certificate: &str, key: &str) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
+        let certificate =
+            CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

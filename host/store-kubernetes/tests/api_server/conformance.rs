@@ -11,14 +11,16 @@ use ostraca_store_kubernetes::{KubernetesStore, Options};
 use ostraca_test_servers::kubernetes::{ApiServer, Rates};
 use tokio::runtime::Runtime;
 
+use super::real_or;
+
 /// Runs the suite with stores of their own names.
 fn check(options: Options) {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let names: Arc<Mutex<HashMap<u128, Options>>> = Arc::default();
     let (on, known, count) = (runtime.clone(), names.clone(), AtomicU32::new(0));
-    let process = std::process::id();
+    let run: u64 = rand::random();
     let make = move || {
-        let name = format!("t{process}-{}", count.fetch_add(1, Ordering::Relaxed));
+        let name = format!("t{run:x}-{}", count.fetch_add(1, Ordering::Relaxed));
         let options = Options { name, ..options.clone() };
         let creating = KubernetesStore::create(options.clone(), CLUSTER, CLUSTER_NAME);
         let store = on.block_on(creating).expect("a store");
@@ -34,29 +36,16 @@ fn check(options: Options) {
     conformance::check_cluster_store(&Factory::new(make).reopening(reopen), 0);
 }
 
-/// The settings for a real API server: `OSTRACA_TEST_KUBERNETES` is its address, `OSTRACA_TEST_KUBERNETES_TOKEN` and
-/// `OSTRACA_TEST_KUBERNETES_CA` are files with the token and its authority, all in the namespace `default`.
-fn real() -> Option<Options> {
-    let variable = |name| std::env::var(name).ok();
-    let options = Options::new(variable("OSTRACA_TEST_KUBERNETES")?, "default");
-    Some(Options {
-        token_file: variable("OSTRACA_TEST_KUBERNETES_TOKEN").map(Into::into),
-        ca_file: variable("OSTRACA_TEST_KUBERNETES_CA").map(Into::into),
-        ..options
-    })
-}
-
 #[test]
 fn kubernetes_keeps_the_contract_of_cluster_stores() {
     let server = ApiServer::start();
-    check(real().unwrap_or_else(|| Options::new(server.url(), "default")));
+    check(real_or(&server));
 }
 
 #[test]
 fn the_contract_holds_with_pages_of_one_row() {
     let server = ApiServer::start();
-    let options = real().unwrap_or_else(|| Options::new(server.url(), "default"));
-    check(Options { page_rows: 1, connections: 1, ..options });
+    check(Options { page_rows: 1, connections: 1, ..real_or(&server) });
 }
 
 #[test]

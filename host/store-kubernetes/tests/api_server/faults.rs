@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError};
+use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use ostraca_store_kubernetes::{KubernetesStore, Options};
 use ostraca_test_servers::kubernetes::{ApiServer, Rates};
 use ostraca_test_servers::proxy::Proxy;
 
-use super::{TIMEOUT, cas, create, delete, is_unknown, options, rows, until};
+use super::{
+    CLUSTER, TIMEOUT, cas, create, delete, is_unknown, next, options, real_or, revision, rows,
+    until,
+};
 
 /// A store behind a proxy, and the same store without it.
-async fn proxied(change: impl FnOnce(&mut Options)) -> (ApiServer, Proxy, KubernetesStore, KubernetesStore) {
+async fn proxied(
+    change: impl FnOnce(&mut Options),
+) -> (ApiServer, Proxy, KubernetesStore, KubernetesStore) {
     let server = ApiServer::start();
     let direct = create(&server).await;
     let proxy = Proxy::start(server.port()).await;
@@ -102,6 +107,50 @@ async fn a_late_change_never_brings_a_row_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_lose_no_change() {
+    let server = ApiServer::start();
+    let real = real_or(&server);
+    let (base, port) = real.url.rsplit_once(':').expect("a port");
+    let proxy = Proxy::start(port.parse().expect("a port")).await;
+    let name = format!("t{:x}", rand::random::<u64>());
+    let url = format!("{base}:{}", proxy.port());
+    let through = Options { url, name: name.clone(), ..real.clone() };
+    let direct = Options { name, ..real };
+    let direct = KubernetesStore::create(direct, CLUSTER, "test").await.expect("a store");
+    let store = KubernetesStore::open(through).await.expect("opened");
+    let (_, from) = direct.list("").await.expect("rows");
+    let mut watch = store.watch("a", from);
+    let (mut acknowledged, mut in_doubt) = (0_u64, 0);
+    let number = |row: &StoredRow| -> u64 {
+        std::str::from_utf8(&row.value).expect("text").parse().expect("a number")
+    };
+    for round in 0..60 {
+        let row = direct.get("a").await.expect("read");
+        let now = row.as_ref().map_or(0, number);
+        assert!(
+            (acknowledged..=acknowledged + in_doubt).contains(&now),
+            "{now} after {acknowledged}"
+        );
+        let change = cas("a", row.map(|row| row.revision), &(now + 1).to_string());
+        let changing = store.compare_and_set(change);
+        // The connections are cut earlier or later in the change.
+        tokio::time::sleep(Duration::from_micros(round * 80)).await;
+        if round % 2 == 0 {
+            proxy.cut();
+        }
+        match changing.await {
+            Ok(_) => acknowledged += 1,
+            Err(CompareAndSetError::Store(error)) if error.is_retryable() => in_doubt += 1,
+            Err(error) => assert!(in_doubt > 0, "{error}"),
+        }
+    }
+    println!("{acknowledged} were acknowledged, {in_doubt} in doubt");
+    assert!(acknowledged >= 30);
+    let last = direct.get("a").await.expect("read").expect("a row");
+    while revision(&next(&mut watch).await) < last.revision {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_call_waits_as_told_and_then_fails() {
     let server = ApiServer::start();
     let call_timeout = Duration::from_millis(2500);
@@ -176,7 +225,9 @@ async fn changes_of_one_row_keep_their_order() {
     );
     let one = one.await.expect("the first one wins");
     let mismatch = two.await.expect_err("refused");
-    assert!(matches!(mismatch, CompareAndSetError::RevisionMismatch(Some(row)) if row.revision == one));
+    assert!(
+        matches!(mismatch, CompareAndSetError::RevisionMismatch(Some(row)) if row.revision == one)
+    );
     assert_eq!(read.await.expect("read").expect("a row").value, "1");
 }
 

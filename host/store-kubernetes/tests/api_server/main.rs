@@ -32,6 +32,19 @@ fn options(server: &ApiServer) -> Options {
     Options::new(server.url(), "default")
 }
 
+/// The settings for a real API server, or for this one. `OSTRACA_TEST_KUBERNETES` is the address of a real one,
+/// `OSTRACA_TEST_KUBERNETES_TOKEN` and `OSTRACA_TEST_KUBERNETES_CA` are files with the token and the certificate of its
+/// authority. Its namespace is `default`, and the stores of the tests stay there.
+fn real_or(server: &ApiServer) -> Options {
+    let variable = |name| std::env::var(name).ok();
+    let Some(url) = variable("OSTRACA_TEST_KUBERNETES") else { return options(server) };
+    Options {
+        token_file: variable("OSTRACA_TEST_KUBERNETES_TOKEN").map(Into::into),
+        ca_file: variable("OSTRACA_TEST_KUBERNETES_CA").map(Into::into),
+        ..Options::new(url, "default")
+    }
+}
+
 async fn create(server: &ApiServer) -> KubernetesStore {
     let creating = KubernetesStore::create(options(server), CLUSTER, "test");
     creating.await.expect("a store")

@@ -48,7 +48,8 @@ async fn the_oldest_openings_are_forgotten() {
     server.objects(|it| {
         let mut object = it.object("leases", "default", "ostraca.store").expect("the store");
         let openings: Vec<u8> = (0..10_000_u64).flat_map(|it| it.to_be_bytes()).collect();
-        object["metadata"]["annotations"]["ostraca.dev/openings"] = STANDARD.encode(openings).into();
+        object["metadata"]["annotations"]["ostraca.dev/openings"] =
+            STANDARD.encode(openings).into();
         it.put("leases", "default", object);
     });
     let store = KubernetesStore::open(options(&server)).await.expect("opened");
@@ -83,8 +84,7 @@ async fn many_large_rows_are_listed_in_pages() {
 async fn s7_only_a_terminated_container_proves_the_end() {
     let mut server = ApiServer::start();
     let health = PodHealth::new(options(&server)).expect("options");
-    let process =
-        PodProcess { pod: "n1".into(), uid: "u1".into(), container: "ostraca".into() };
+    let process = PodProcess { pod: "n1".into(), uid: "u1".into(), container: "ostraca".into() };
     let put = |uid: &str, state: serde_json::Value| {
         let statuses = json!([{ "name": "ostraca", "state": state }]);
         let pod = json!({

@@ -55,7 +55,9 @@ async fn change(store: Arc<KubernetesStore>, key: String, steps: u64, mut random
             Err(CompareAndSetError::RevisionMismatch(_)) => {
                 assert!(known.numbers.len() > 1, "{key}: changed by nobody, {known:?}");
             }
-            Err(CompareAndSetError::Store(StoreError::Unavailable(_))) => known.numbers.push(wanted),
+            Err(CompareAndSetError::Store(StoreError::Unavailable(_))) => {
+                known.numbers.push(wanted)
+            }
             Err(error) => panic!("{key}: {error}"),
         }
     }
@@ -74,9 +76,10 @@ async fn no_fault_loses_or_doubles_a_change() {
         let mut watch = store.watch("rows/", from);
         server.inject(Some(Rates::ALL), seed);
         let keys: Vec<_> = (0..6).map(|at| format!("rows/{at}")).collect();
-        let tasks = keys.iter().zip(0..).map(|(key, at)| {
-            tokio::spawn(change(store.clone(), key.clone(), 40, seed * 100 + at))
-        });
+        let tasks = keys
+            .iter()
+            .zip(0..)
+            .map(|(key, at)| tokio::spawn(change(store.clone(), key.clone(), 40, seed * 100 + at)));
         let counts = join_all(tasks.collect::<Vec<_>>()).await;
         let acknowledged: u64 = counts.into_iter().map(|it| it.expect("no panic")).sum();
         assert!(acknowledged > 100, "too few changes: {acknowledged}");
@@ -110,7 +113,10 @@ async fn no_fault_loses_or_doubles_a_change() {
         // What this process still has under way ends, and another one sees the same rows.
         drop(store);
         let other = KubernetesStore::open(options).await.expect("opened");
-        let (again, _) = tokio::time::timeout(TIMEOUT, other.list("rows/")).await.expect("in time").expect("rows");
+        let (again, _) = tokio::time::timeout(TIMEOUT, other.list("rows/"))
+            .await
+            .expect("in time")
+            .expect("rows");
         assert_eq!(again, rows);
     }
 }
@@ -135,7 +141,9 @@ async fn one_of_many_processes_wins_each_change() {
                     let number = expected.to_string();
                     match store.compare_and_set(cas("row", Some(expected), &number)).await {
                         Ok(revision) => (expected, won) = (revision, won + 1),
-                        Err(CompareAndSetError::RevisionMismatch(Some(row))) => expected = row.revision,
+                        Err(CompareAndSetError::RevisionMismatch(Some(row))) => {
+                            expected = row.revision
+                        }
                         Err(CompareAndSetError::Store(StoreError::Unavailable(_))) => {
                             if let Ok(Some(row)) = store.get("row").await {
                                 expected = row.revision;

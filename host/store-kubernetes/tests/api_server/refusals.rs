@@ -63,7 +63,10 @@ async fn a_wrong_address_or_store_is_refused_with_the_reason() {
     let nowhere = Options { namespace: "nowhere".into(), ..options(&server) };
     assert!(matches!(refused(nowhere.clone()).await, OpenError::Missing { .. }));
     let nowhere = KubernetesStore::create(nowhere, CLUSTER, "test").await.expect_err("refused");
-    assert!(matches!(&nowhere, OpenError::Namespace { namespace } if namespace == "nowhere"), "{nowhere}");
+    assert!(
+        matches!(&nowhere, OpenError::Namespace { namespace } if namespace == "nowhere"),
+        "{nowhere}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,10 +84,9 @@ async fn objects_that_are_not_readable_are_named() {
         });
     };
     change("ostraca.a.", "ostraca.dev/row", &STANDARD.encode([9; 30]));
-    for error in [
-        store.get("a").await.expect_err("refused"),
-        store.list("").await.expect_err("refused"),
-    ] {
+    for error in
+        [store.get("a").await.expect_err("refused"), store.list("").await.expect_err("refused")]
+    {
         let text = error.to_string();
         assert!(matches!(error, StoreError::Corrupt(_)), "{text}");
         assert!(text.contains("lease ostraca.a.") && text.contains("format 9"), "{text}");
@@ -94,7 +96,10 @@ async fn objects_that_are_not_readable_are_named() {
     assert!(matches!(newer, OpenError::NewerFormat { found: 9, known: 1 }), "{newer}");
     change("ostraca.store", "ostraca.dev/store", "what?");
     let corrupt = refused(options(&server)).await;
-    assert!(matches!(&corrupt, OpenError::Corrupt { name, .. } if name == "ostraca.store"), "{corrupt}");
+    assert!(
+        matches!(&corrupt, OpenError::Corrupt { name, .. } if name == "ostraca.store"),
+        "{corrupt}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,8 +122,7 @@ async fn a_missing_permission_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let with = |token| with_token(&server, &file(&dir, token, token));
     for verb in ["list", "create", "update"] {
-        let allowed: Vec<_> =
-            ALL.iter().copied().filter(|it| !it.starts_with(verb)).collect();
+        let allowed: Vec<_> = ALL.iter().copied().filter(|it| !it.starts_with(verb)).collect();
         server.restrict(&[("full", ALL), ("poor", &allowed)]);
         if verb != "create" {
             drop(KubernetesStore::create(with("full"), CLUSTER, "test").await);
@@ -199,5 +203,8 @@ async fn tls_checks_the_server() {
     let own = (file(&dir, "own", &other_certificate), file(&dir, "none", "no key"));
     let no_key = Options { identity: Some(own), ..options(server.url(), &ca) };
     let no_key = refused(no_key).await;
-    assert!(matches!(&no_key, OpenError::Certificate { path, .. } if path.ends_with("none")), "{no_key}");
+    assert!(
+        matches!(&no_key, OpenError::Certificate { path, .. } if path.ends_with("none")),
+        "{no_key}"
+    );
 }

@@ -138,7 +138,10 @@ async fn r5_a_server_with_an_older_state_stops_the_store() {
                 other => panic!("{other:?}"),
             },
         };
-        assert!(matches!(&why, StoreError::Stopped(why) if why.contains("Kubernetes went back")), "{why}");
+        assert!(
+            matches!(&why, StoreError::Stopped(why) if why.contains("Kubernetes went back")),
+            "{why}"
+        );
         assert!(matches!(store.list("").await, Err(StoreError::Stopped(_))));
         let open = KubernetesStore::open(Options { cluster: Some(CLUSTER), ..options(&server) });
         let found = open.await.expect("opened").identity().durable_sequence;
@@ -228,7 +231,10 @@ async fn a_row_that_somebody_else_deletes_is_shown() {
     let mut watch = store.watch("", from);
     let made = store.compare_and_set(cas("a", None, "1")).await.expect("written");
     assert_eq!(revision(&next(&mut watch).await), made);
-    let name = server.objects(|it| it.leases("default")).into_iter().find(|it| it.starts_with("ostraca.a."));
+    let name = server
+        .objects(|it| it.leases("default"))
+        .into_iter()
+        .find(|it| it.starts_with("ostraca.a."));
     let name = name.expect("a row");
     let gone = server.objects(|it| {
         it.remove("leases", "default", &name);

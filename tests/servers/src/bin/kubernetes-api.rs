@@ -10,7 +10,8 @@ fn main() {
     let port = arguments.next().and_then(|port| port.parse().ok()).unwrap_or_default();
     let server = ApiServer::start_on(port);
     if let Some(token) = arguments.next() {
-        let verbs = ["list", "watch", "create", "update", "delete"].map(|verb| format!("{verb} leases"));
+        let verbs =
+            ["list", "watch", "create", "update", "delete"].map(|verb| format!("{verb} leases"));
         let mut verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
         verbs.push("get pods");
         server.restrict(&[(&token, &verbs)]);

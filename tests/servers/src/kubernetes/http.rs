@@ -8,8 +8,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use futures::channel::mpsc::{self, UnboundedSender};
 use futures::StreamExt;
+use futures::channel::mpsc::{self, UnboundedSender};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request, Response};
 use http_body_util::combinators::BoxBody;
@@ -57,7 +57,9 @@ impl Target {
             ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", rest @ ..] => {
                 (("leases", namespace), rest)
             }
-            ["api", "v1", "namespaces", namespace, "pods", rest @ ..] => (("pods", namespace), rest),
+            ["api", "v1", "namespaces", namespace, "pods", rest @ ..] => {
+                (("pods", namespace), rest)
+            }
             _ => return None,
         };
         let name = match rest {
@@ -123,7 +125,9 @@ struct Selector {
 
 impl Selector {
     fn new(target: &Target) -> Result<Self, Failure> {
-        let bad = |text: &str| Failure::new(400, "BadRequest", format!("unable to parse requirement: {text}"));
+        let bad = |text: &str| {
+            Failure::new(400, "BadRequest", format!("unable to parse requirement: {text}"))
+        };
         let mut labels = Vec::new();
         for one in target.get("labelSelector").split(',').filter(|it| !it.is_empty()) {
             let (key, value) = match one.split_once('=') {
@@ -194,13 +198,17 @@ pub(super) async fn answer(
         Some(Fault::TimedOut(true) | Fault::CutAfter) | None => {}
     }
     let answered = match (body, target) {
-        (Err(_), _) => {
-            Err(Failure::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"))
-        }
+        (Err(_), _) => Err(Failure::new(
+            413,
+            "RequestEntityTooLarge",
+            "Request entity too large: limit is 3145728",
+        )),
         (Ok(_), None) if path == "/version" => {
             Ok(json(200, &json!({ "major": "1", "minor": "20", "gitVersion": "v1.20.2" })))
         }
-        (Ok(_), None) => Err(Failure::new(404, "NotFound", "the server could not find the requested resource")),
+        (Ok(_), None) => {
+            Err(Failure::new(404, "NotFound", "the server could not find the requested resource"))
+        }
         (Ok(body), Some(target)) => {
             let token = head.headers.get(AUTHORIZATION).map(|it| it.as_bytes().to_vec());
             let allowed = server.lock().allow(token, target.verb(&head.method), &target);
@@ -224,7 +232,8 @@ fn timed_out() -> Response<Body> {
 }
 
 fn json(code: u16, value: &Value) -> Response<Body> {
-    let body = Full::new(Bytes::from(value.to_string())).map_err(|never: Infallible| match never {});
+    let body =
+        Full::new(Bytes::from(value.to_string())).map_err(|never: Infallible| match never {});
     let response = Response::builder().status(code).header(CONTENT_TYPE, "application/json");
     response.body(body.boxed()).expect("a response")
 }
@@ -260,7 +269,8 @@ impl State {
         if verbs.is_some_and(|verbs| verbs.contains(&wanted)) {
             return Ok(());
         }
-        let user = if token.is_some() { "system:serviceaccount:default:node" } else { "system:anonymous" };
+        let user =
+            if token.is_some() { "system:serviceaccount:default:node" } else { "system:anonymous" };
         let (resource, namespace) = (target.resource, &target.namespace);
         let message = format!(
             "{resource}.{} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group {:?} in the \
@@ -309,7 +319,8 @@ fn list(state: &mut MutexGuard<'_, State>, target: &Target) -> Result<Response<B
     let asked = target.get("resourceVersion");
     if asked.parse::<u64>().is_ok_and(|asked| asked > state.objects.version()) {
         // "Unavailable resource versions".
-        let message = format!("Too large resource version: {asked}, current: {}", state.objects.version());
+        let message =
+            format!("Too large resource version: {asked}, current: {}", state.objects.version());
         return Err(Failure::new(504, "Timeout", message));
     }
     let (mut version, mut from) = (state.objects.version(), String::new());
@@ -340,9 +351,12 @@ fn list(state: &mut MutexGuard<'_, State>, target: &Target) -> Result<Response<B
     }
     let (kind, api_version) = kind(target.resource);
     let items: Vec<&Value> = found.into_iter().map(|it| &**it).collect();
-    Ok(json(200, &json!({
-        "kind": format!("{kind}List"), "apiVersion": api_version, "metadata": metadata, "items": items,
-    })))
+    Ok(json(
+        200,
+        &json!({
+            "kind": format!("{kind}List"), "apiVersion": api_version, "metadata": metadata, "items": items,
+        }),
+    ))
 }
 
 /// A watch: "Kubernetes API Concepts", sections "Efficient detection of changes" and "Watch bookmarks".
@@ -437,7 +451,9 @@ impl Watching {
             if faults.watch_ends() {
                 return Err(Some(match faults.with_error() {
                     // Servers report an expired watch within the stream.
-                    true => Ok(error_event(&Failure::new(410, "Expired", "too old resource version"))),
+                    true => {
+                        Ok(error_event(&Failure::new(410, "Expired", "too old resource version")))
+                    }
                     false => Err(Cut),
                 }));
             }

@@ -150,7 +150,11 @@ impl Objects {
 
     /// Writes an object past all rules, with its uid if it has one.
     pub fn put(&mut self, resource: &'static str, namespace: &str, mut object: Value) {
-        let id = Id { resource, namespace: namespace.into(), name: text(&object, "/metadata/name").into() };
+        let id = Id {
+            resource,
+            namespace: namespace.into(),
+            name: text(&object, "/metadata/name").into(),
+        };
         if text(&object, "/metadata/uid").is_empty() {
             object["metadata"]["uid"] = self.uid().into();
         }
@@ -217,7 +221,11 @@ impl Objects {
 
     /// PUT: "API conventions", section "Concurrency Control and Consistency". Leases are created if they are missing and
     /// the request names no uid.
-    pub(super) fn replace(&mut self, id: Id, mut object: Value) -> Result<(u16, Arc<Value>), Failure> {
+    pub(super) fn replace(
+        &mut self,
+        id: Id,
+        mut object: Value,
+    ) -> Result<(u16, Arc<Value>), Failure> {
         if text(&object, "/metadata/name") != id.name {
             let message = format!(
                 "the name of the object ({}) does not match the name on the URL ({})",
@@ -228,7 +236,8 @@ impl Objects {
         }
         let conflict = |message: &str| {
             let what = qualified(id.resource);
-            let message = format!("Operation cannot be fulfilled on {what} {:?}: {message}", id.name);
+            let message =
+                format!("Operation cannot be fulfilled on {what} {:?}: {message}", id.name);
             Failure::new(409, "Conflict", message).about(&id)
         };
         let (version, uid) =
@@ -239,7 +248,9 @@ impl Objects {
         }
         let Some(found) = self.objects.get(&id).cloned() else {
             if !uid.is_empty() {
-                return Err(conflict("Precondition failed: UID in precondition differs, UID in object meta: "));
+                return Err(conflict(
+                    "Precondition failed: UID in precondition differs, UID in object meta: ",
+                ));
             }
             object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
             return self.create(id, object).map(|object| (201, object));
@@ -248,7 +259,8 @@ impl Objects {
             return Err(conflict("Precondition failed: UID in precondition differs"));
         }
         if version.is_empty() || version == "0" {
-            let message = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update";
+            let message =
+                "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update";
             return Err(Failure::new(422, "Invalid", message).about(&id));
         }
         if version != text(&found, "/metadata/resourceVersion") {
@@ -340,10 +352,16 @@ fn check(id: &Id, object: &Value) -> Result<(), Failure> {
     };
     let inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
     let part = |part: &str| {
-        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+        !part.is_empty()
+            && part.bytes().all(inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
     };
     if id.name.len() > MAX_NAME || !id.name.split('.').all(part) {
-        return invalid(format!("metadata.name: Invalid value: {:?}: a DNS-1123 subdomain must consist of …", id.name));
+        return invalid(format!(
+            "metadata.name: Invalid value: {:?}: a DNS-1123 subdomain must consist of …",
+            id.name
+        ));
     }
     let none = serde_json::Map::new();
     let map = |pointer| object.pointer(pointer).and_then(Value::as_object).unwrap_or(&none);
@@ -363,7 +381,9 @@ fn check(id: &Id, object: &Value) -> Result<(), Failure> {
     let bytes: usize =
         annotations.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
     if bytes > MAX_ANNOTATIONS {
-        return invalid(format!("metadata.annotations: Too long: must have at most {MAX_ANNOTATIONS} bytes"));
+        return invalid(format!(
+            "metadata.annotations: Too long: must have at most {MAX_ANNOTATIONS} bytes"
+        ));
     }
     Ok(())
 }
