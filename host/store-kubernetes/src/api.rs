@@ -152,6 +152,7 @@ impl Api {
         let answer = self.call(wanted, Method::GET, &path, None).await?;
         let LeaseList { metadata, items } = parse(&answer.body)?;
         let revision = version(&metadata.resource_version)?;
+        let items = items.unwrap_or_default();
         Ok(Listed { items, revision, next: metadata.next.filter(|next| !next.is_empty()) })
     }
 

@@ -219,8 +219,7 @@ impl<'a> Opener<'a> {
                 object.openings.push(nonce);
                 match self.api.replace(&object.encode(self.layout)?).await {
                     Ok(lease) => object = StoreObject::decode(&lease)?,
-                    // Another process opened it at the same moment.
-                    Err(CallError::Conflict(_)) => continue,
+                    // A conflict: another process opened it at the same moment.
                     Err(error) => {
                         self.again(error).await?;
                         continue;

@@ -85,7 +85,8 @@ pub(crate) struct LeaseSpec {
 #[serde(default)]
 pub(crate) struct LeaseList {
     pub(crate) metadata: Metadata,
-    pub(crate) items: Vec<Lease>,
+    /// Some servers write an empty list as `null`.
+    pub(crate) items: Option<Vec<Lease>>,
 }
 
 /// The object of a row.

@@ -219,6 +219,7 @@ impl Worker {
                 uid.map(|uid| Step::Replace { uid, revision })
             }
         };
+        let mut conflict: Option<(Step, String)> = None;
         loop {
             let step = match next.take() {
                 Some(step) => step,
@@ -227,13 +228,17 @@ impl Worker {
                     Err(step) => step,
                 },
             };
+            // A conflict with what was read since then is none that another read can explain.
+            if let Some((_, why)) = conflict.take().filter(|(before, _)| *before == step) {
+                change.attempts.after(CallError::Conflict(why)).await?;
+            }
             let known = self.health.seen();
             match self.send(&change, &step).await {
                 Ok(object) => {
                     self.health.check_version(object.revision, known)?;
                     return Ok(self.changed(object));
                 }
-                Err(CallError::Conflict(_)) => {}
+                Err(CallError::Conflict(why)) => conflict = Some((step, why)),
                 Err(error) => {
                     let is_in_doubt = matches!(error, CallError::InDoubt(..));
                     if is_in_doubt {

@@ -171,6 +171,32 @@ async fn a_throttled_call_waits_as_told_and_then_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflict_without_a_cause_is_tried_again() {
+    let server = ApiServer::start();
+    let call_timeout = Duration::from_secs(1);
+    create(&server).await;
+    let store = KubernetesStore::open(Options { call_timeout, ..options(&server) }).await;
+    let store = store.expect("opened");
+    let made = store.compare_and_set(cas("a", None, "1")).await.expect("written");
+    let before = server.requests("update leases");
+    server.inject(Some(Rates { conflicts: 1000, ..Rates::default() }), 0);
+    let result = store.compare_and_set(cas("a", Some(made), "2")).await;
+    assert!(is_unknown(&result) && format!("{result:?}").contains("modified"), "{result:?}");
+    // The pauses between the attempts grow.
+    assert!((2..20).contains(&(server.requests("update leases") - before)));
+    server.inject(Some(Rates { conflicts: 500, ..Rates::default() }), 0);
+    let (mut last, end) = (made, Instant::now() + TIMEOUT);
+    for _ in 0..5 {
+        last = loop {
+            match store.compare_and_set(cas("a", Some(last), "3")).await {
+                Ok(revision) => break revision,
+                result => assert!(is_unknown(&result) && Instant::now() < end, "{result:?}"),
+            }
+        };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_in_time_while_the_server_is_away() {
     let mut server = ApiServer::start();
     create(&server).await;

@@ -15,6 +15,8 @@ pub struct Rates {
     pub timed_out: u64,
     /// 503 without being carried out.
     pub unavailable: u64,
+    /// 409 to a replacement without being carried out, as if the object was changed and changed back.
+    pub conflicts: u64,
     /// The answer comes late, by up to 20 ms.
     pub slow: u64,
     /// A watch ends after its next event, as if its connection was closed, or with an `ERROR` event of 410.
@@ -34,6 +36,7 @@ impl Rates {
         throttled: 10,
         timed_out: 40,
         unavailable: 40,
+        conflicts: 20,
         slow: 100,
         watch_ends: 100,
         page_expires: 100,
@@ -52,6 +55,7 @@ pub(super) enum Fault {
     /// Whether the request is carried out.
     TimedOut(bool),
     Unavailable,
+    Conflict,
 }
 
 /// Faults at random.
@@ -99,6 +103,10 @@ impl Faults {
             () => return None,
         };
         unsettled.then_some(fault)
+    }
+
+    pub(super) fn conflicts(&mut self) -> bool {
+        self.happens(self.rates.conflicts)
     }
 
     pub(super) fn delay(&mut self) -> Duration {

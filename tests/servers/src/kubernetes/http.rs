@@ -177,7 +177,12 @@ pub(super) async fn answer(
             *state.requests.entry(verb).or_default() += 1;
         }
         match &mut state.faults {
-            Some(faults) => (faults.of_request(is_creation), faults.delay()),
+            Some(faults) => {
+                let conflicts = head.method == Method::PUT && faults.conflicts();
+                let fault =
+                    if conflicts { Some(Fault::Conflict) } else { faults.of_request(is_creation) };
+                (fault, faults.delay())
+            }
             None => (None, Duration::ZERO),
         }
     };
@@ -193,6 +198,10 @@ pub(super) async fn answer(
         Some(Fault::Unavailable) => {
             let message = "apiserver is shutting down";
             return Ok(failure(&Failure::new(503, "ServiceUnavailable", message), None));
+        }
+        Some(Fault::Conflict) => {
+            let message = "Operation cannot be fulfilled: the object has been modified";
+            return Ok(failure(&Failure::new(409, "Conflict", message), None));
         }
         Some(Fault::TimedOut(false)) => return Ok(timed_out()),
         Some(Fault::TimedOut(true) | Fault::CutAfter) | None => {}
