@@ -212,8 +212,7 @@ impl Worker {
         let mut change = Change { cas, nonce, attempts: self.attempts(until), in_doubt: None };
         let mut next = match cas.expected {
             None if cas.value.is_some() => Some(Step::Create),
-            // No object has the version 0, and Kubernetes would compare nothing.
-            None | Some(0) => None,
+            None => None,
             Some(revision) => {
                 let uid = self.uids.of(&cas.key, revision);
                 uid.map(|uid| Step::Replace { uid, revision })

@@ -243,18 +243,20 @@ async fn changes_of_one_row_keep_their_order() {
     let server = ApiServer::start();
     let store = create(&server).await;
     server.inject(Some(Rates { slow: 1000, ..Rates::default() }), 2);
-    let first = store.compare_and_set(cas("a", None, "0")).await.expect("written");
-    let (one, two, read) = (
-        store.compare_and_set(cas("a", Some(first), "1")),
-        store.compare_and_set(cas("a", Some(first), "2")),
-        store.get("a"),
-    );
-    let one = one.await.expect("the first one wins");
-    let mismatch = two.await.expect_err("refused");
-    assert!(
-        matches!(mismatch, CompareAndSetError::RevisionMismatch(Some(row)) if row.revision == one)
-    );
-    assert_eq!(read.await.expect("read").expect("a row").value, "1");
+    let mut last = store.compare_and_set(cas("a", None, "0")).await.expect("written");
+    for _ in 0..10 {
+        let (one, two, read) = (
+            store.compare_and_set(cas("a", Some(last), "1")),
+            store.compare_and_set(cas("a", Some(last), "2")),
+            store.get("a"),
+        );
+        last = one.await.expect("the first one wins");
+        let mismatch = two.await.expect_err("refused");
+        assert!(
+            matches!(mismatch, CompareAndSetError::RevisionMismatch(Some(row)) if row.revision == last)
+        );
+        assert_eq!(read.await.expect("read").expect("a row").value, "1");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
