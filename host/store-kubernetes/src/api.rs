@@ -1,8 +1,8 @@
 //! The requests to the API server, and what its answers mean.
 //!
-//! Reads have no `resourceVersion`, so the server answers them with its most recent state, from a quorum ("Kubernetes API
-//! Concepts", section "Resource versions"). An object is read as a list of one: only a list says at which version it was
-//! read, which shows a server that went back (R5).
+//! Reads have no `resourceVersion`, so the server answers them with its most recent state, from a quorum ("Kubernetes
+//! API Concepts", section "Resource versions"). An object is read as a list of one: only a list says at which version
+//! it was read, which shows a server that went back (R5).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! Follows the changes of rows that any node makes, for the watches of this process.
 //!
-//! A watch ends with its connection or at the server's time limit, and goes on from the last version that it showed. It
-//! says nothing when its server is cut off from the others. So the changes that this process makes are expected in it: if
-//! one is missing for too long, the watch is opened again. If the server no longer has the version, all watches must list
-//! the rows again.
+//! A watch ends with its connection or at the server's time limit, and goes on from the last version that it showed.
+//! It says nothing when its server is cut off from the others. So the changes that this process makes are expected in
+//! it: if one is missing for too long, the watch is opened again. If the server no longer has the version, all watches
+//! must list the rows again.
 //!
-//! Confusing at first: a row is deleted when its tombstone is written. The later deletion of the tombstone's object is no
-//! change of the row.
+//! Confusing at first: a row is deleted when its tombstone is written. The later deletion of the tombstone's object is
+//! no change of the row.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,8 +14,8 @@ use crate::layout::{IDENTITY, Layout, Lease, OPENINGS, revision};
 use crate::options::Options;
 
 const FORMAT: u32 = 1;
-/// How many openings are remembered: 104 KiB in base64. A node that does not know a later one than the oldest of them can
-/// no longer tell whether the store is the one that it used.
+/// How many openings are remembered: 104 KiB in base64. A node that does not know a later one than the oldest of them
+/// can no longer tell whether the store is the one that it used.
 const OPENINGS_KEPT: usize = 10_000;
 
 /// What the store is.
@@ -134,14 +134,14 @@ fn unreadable(name: &str, why: String) -> OpenError {
 }
 
 /// Opens and creates stores.
-pub(crate) struct Opener<'a> {
+pub(crate) struct StoreOpening<'a> {
     options: &'a Options,
     api: &'a Api,
     layout: &'a Layout,
     attempts: Attempts,
 }
 
-impl<'a> Opener<'a> {
+impl<'a> StoreOpening<'a> {
     pub(crate) fn new(options: &'a Options, api: &'a Api, layout: &'a Layout) -> Self {
         let limit = options.call_timeout;
         let attempts = Attempts::new(Instant::now() + limit, limit);

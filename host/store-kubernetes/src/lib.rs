@@ -1,9 +1,9 @@
 //! The cluster's rows in a Kubernetes namespace: nodes, leases, leadership, owners of shards, deployments.
 //!
 //! Each row is an object of the kind `Lease`, so that one resource version orders all changes: Kubernetes defines an
-//! order of versions within one resource only (KEP-5504). Only replacements under uid and resource version and reads from
-//! a quorum decide anything. The times in the objects are for people: an observer times on its own clock how long a row
-//! has not changed (R8).
+//! order of versions within one resource only (KEP-5504). Only replacements under uid and resource version and reads
+//! from a quorum decide anything. The times in the objects are for people: an observer times on its own clock how long
+//! a row has not changed (R8).
 //!
 //! Confusing at first: a `Lease` of Kubernetes is only an object with a name and fields. The API server never lets one
 //! expire.
@@ -39,7 +39,7 @@ use tokio::sync::watch;
 use crate::api::Api;
 use crate::changes::Follower;
 use crate::health::Health;
-use crate::identity::{Opened, Opener};
+use crate::identity::{Opened, StoreOpening};
 use crate::layout::Layout;
 use crate::rows::{Dispatcher, RowOp, RowQueue};
 use crate::worker::{Uids, Worker, remove_tombstones};
@@ -78,7 +78,7 @@ impl KubernetesStore {
         let options = Arc::new(options);
         let api = Api::new(options.clone())?;
         let layout = Layout::new(&options.name, &options.holder);
-        Opener::new(&options, &api, &layout).create(cluster, cluster_name).await?;
+        StoreOpening::new(&options, &api, &layout).create(cluster, cluster_name).await?;
         Self::open_at(options, api, layout).await
     }
 
@@ -102,12 +102,12 @@ impl KubernetesStore {
         let options = Arc::new(options);
         let api = Api::new(options.clone())?;
         let layout = Layout::new(&options.name, &options.holder);
-        Opener::new(&options, &api, &layout).probe().await
+        StoreOpening::new(&options, &api, &layout).probe().await
     }
 
     async fn open_at(options: Arc<Options>, api: Api, layout: Layout) -> Result<Self, OpenError> {
         let Opened { identity, openings, revision } =
-            Opener::new(&options, &api, &layout).open().await?;
+            StoreOpening::new(&options, &api, &layout).open().await?;
         let (health, uids) = (Health::new(revision), Uids::default());
         let changes = ChangeHistory::new(
             revision,

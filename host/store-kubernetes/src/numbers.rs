@@ -1,12 +1,13 @@
 //! Small numbers for the members of a cluster: each holds the smallest one that was free (E4, E5).
 //!
-//! A number is a row that its holder renews. A member lists the rows and competes for the smallest number without one, or
-//! whose row has lapsed; if another member was faster, it lists them again. A number says nothing about shards: the
-//! manager alone writes their owners. Numbers keep the order of members when some of them leave, and name nodes that have
-//! no stable name.
+//! A number is a row that its holder renews. A member lists the rows and competes for the smallest number without one,
+//! or whose row has lapsed; if another member was faster, it lists them again. A number says nothing about shards: the
+//! manager alone writes their owners. Numbers keep the order of members when some of them leave, and name nodes that
+//! have no stable name.
 //!
-//! Nobody compares times of different machines (R8). An observer times on its own clock how long a row keeps its revision,
-//! from the end of one read to the start of another. The clock must count the time in which the machine is suspended.
+//! Nobody compares times of different machines (R8). An observer times on its own clock how long a row keeps its
+//! revision, from the end of one read to the start of another. The clock must count the time in which the machine is
+//! suspended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -166,8 +167,8 @@ impl Number {
         self.number
     }
 
-    /// Whether this process still holds it: less than 80 % of the lease has passed since the last successful renewal was
-    /// sent (R8).
+    /// Whether this process still holds it: less than 80 % of the lease has passed since the last successful renewal
+    /// was sent (R8).
     #[must_use]
     pub fn is_held(&self) -> bool {
         (self.clock)().saturating_sub(self.renewed) < self.lease * 4 / 5

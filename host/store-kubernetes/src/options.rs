@@ -17,8 +17,8 @@ const MAX_NAME: usize = 40;
 /// Settings, each with a default except the address of the API server and the namespace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The address of the API server, `https://HOST:PORT`, with a path if it is behind one. `http://` only for a server on
-    /// this machine, such as `kubectl proxy`.
+    /// The address of the API server, `https://HOST:PORT`, with a path if it is behind one. `http://` only for a
+    /// server on this machine, such as `kubectl proxy`.
     pub url: String,
     /// The namespace of the objects. It must exist.
     pub namespace: String,

@@ -1,8 +1,9 @@
 //! Whether the process of a node is known to have ended (S7, R9).
 //!
-//! Only one thing proves it: the kubelet reports, for the pod with this uid, that the process's container has terminated.
-//! A pod that is not ready, unknown or failed proves nothing, since controllers set that when a machine is cut off and its
-//! containers still run. Nor does a deleted pod: a forced deletion removes the object, not the container.
+//! Only one thing proves it: the kubelet reports, for the pod with this uid, that the process's container has
+//! terminated. A pod that is not ready, unknown or failed proves nothing, since controllers set that when a machine is
+//! cut off and its containers still run. Nor does a deleted pod: a forced deletion removes the object, not the
+//! container.
 
 use std::fmt;
 use std::sync::Arc;

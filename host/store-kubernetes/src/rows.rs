@@ -1,7 +1,7 @@
 //! The queue of the calls for rows.
 //!
-//! Kubernetes takes one object a request, so calls run side by side. The calls for one row run in their order, and a list
-//! waits for the changes under its prefix that were called before it.
+//! Kubernetes takes one object a request, so calls run side by side. The calls for one row run in their order, and a
+//! list waits for the changes under its prefix that were called before it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

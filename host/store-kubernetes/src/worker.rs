@@ -1,8 +1,8 @@
 //! Carries out the calls for rows.
 //!
-//! A change replaces the row's object under its uid and resource version, so it happens once at most, however often it is
-//! sent. If an answer is lost, the nonce in the object shows whether the change was carried out. A creation is not sent
-//! again, only looked for: the row could have been created and deleted meanwhile, and would come back.
+//! A change replaces the row's object under its uid and resource version, so it happens once at most, however often it
+//! is sent. If an answer is lost, the nonce in the object shows whether the change was carried out. A creation is not
+//! sent again, only looked for: the row could have been created and deleted meanwhile, and would come back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! A Kubernetes API server for tests, as far as the cluster's rows need one: leases and pods of namespaces.
 //!
-//! It keeps its objects in memory and follows the public documents that its rules name; `docs/stores.md` says against which
-//! real server it was compared. It can be throttled, cut off, restarted, compacted and restored from a backup, and injects
-//! faults at random.
+//! It keeps its objects in memory and follows the public documents that its rules name; `docs/stores.md` says against
+//! which real server it was compared. It can be throttled, cut off, restarted, compacted and restored from a backup,
+//! and injects faults at random.
 
 mod faults;
 mod http;

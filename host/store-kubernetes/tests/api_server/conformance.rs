@@ -55,6 +55,7 @@ fn the_contract_holds_while_requests_fail() {
         server.inject(Some(Rates::SETTLED), seed);
         println!("seed {seed}");
         let call_timeout = Duration::from_secs(60);
-        check(Options { call_timeout, ..Options::new(server.url(), "default") });
+        let options = Options::new(server.url(), "default");
+        check(Options { call_timeout, page_rows: 2, ..options });
     }
 }

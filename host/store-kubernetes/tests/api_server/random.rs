@@ -18,8 +18,8 @@ struct Known {
     revision: u64,
 }
 
-/// Increments the number in a row, or deletes and creates it again. After each call, the row must have a value that this
-/// allows, and a revision that never goes back.
+/// Increments the number in a row, or deletes and creates it again. After each call, the row must have a value that
+/// this allows, and a revision that never goes back.
 async fn change(store: Arc<KubernetesStore>, key: String, steps: u64, mut random: u64) -> u64 {
     let (mut known, mut next, mut acknowledged) =
         (Known { numbers: vec![None], revision: 0 }, 1, 0);

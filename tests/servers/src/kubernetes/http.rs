@@ -256,8 +256,8 @@ fn failure(failure: &Failure, retry_after: Option<u64>) -> Response<Body> {
 }
 
 impl State {
-    /// "Authenticating" and "Authorization Overview": an unknown token is refused with 401, a request without one is of the
-    /// user `system:anonymous`, and what no rule allows is refused with 403.
+    /// "Authenticating" and "Authorization Overview": an unknown token is refused with 401, a request without one is
+    /// of the user `system:anonymous`, and what no rule allows is refused with 403.
     fn allow(
         &self,
         token: Option<Vec<u8>>,

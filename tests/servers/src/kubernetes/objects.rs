@@ -1,7 +1,7 @@
 //! The objects of a test API server and their history, with the rules for changing them.
 //!
-//! Each rule names the public document that it comes from. Where a document leaves something open, the behaviour is that of
-//! kube-apiserver 1.20.2 on etcd 3.4, compared request by request.
+//! Each rule names the public document that it comes from. Where a document leaves something open, the behaviour is
+//! that of kube-apiserver 1.20.2 on etcd 3.4, compared request by request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -219,8 +219,8 @@ impl Objects {
         Ok(self.write(id, Some(object)))
     }
 
-    /// PUT: "API conventions", section "Concurrency Control and Consistency". Leases are created if they are missing and
-    /// the request names no uid.
+    /// PUT: "API conventions", section "Concurrency Control and Consistency". Leases are created if they are missing
+    /// and the request names no uid.
     pub(super) fn replace(
         &mut self,
         id: Id,
