@@ -1,6 +1,7 @@
 //! Random calls on a server with random faults: what was acknowledged stays, and nothing happens twice.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,12 @@ use ostraca_store_kubernetes::{KubernetesStore, Options};
 use ostraca_test_servers::kubernetes::{ApiServer, Rates};
 
 use super::{TIMEOUT, cas, create, delete, next, options};
+
+/// The seeds of the faults. `OSTRACA_TEST_SEEDS` has another number of them.
+fn seeds(usual: u64) -> Range<u64> {
+    let wanted = std::env::var("OSTRACA_TEST_SEEDS").ok().and_then(|it| it.parse().ok());
+    0..wanted.unwrap_or(usual)
+}
 
 /// What a client knows of its row: the numbers that it may have, and whether it may be absent.
 #[derive(Debug)]
@@ -66,7 +73,7 @@ async fn change(store: Arc<KubernetesStore>, key: String, steps: u64, mut random
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_fault_loses_or_doubles_a_change() {
-    for seed in 0..12 {
+    for seed in seeds(8) {
         println!("seed {seed}");
         let server = ApiServer::start();
         let options = Options { page_rows: 3, connections: 4, ..options(&server) };
@@ -123,7 +130,7 @@ async fn no_fault_loses_or_doubles_a_change() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_processes_wins_each_change() {
-    for seed in 0..4 {
+    for seed in seeds(4) {
         let server = ApiServer::start();
         let first = create(&server).await;
         let start = first.compare_and_set(cas("row", None, "0")).await.expect("written");

@@ -33,7 +33,7 @@ impl Rates {
     pub const ALL: Self = Self {
         cut_before: 60,
         cut_after: 60,
-        throttled: 10,
+        throttled: 5,
         timed_out: 40,
         unavailable: 40,
         conflicts: 20,
