@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use ostraca_store::{ClusterStore, MemoryStore};
-use ostraca_store_kubernetes::numbers::{Clock, Number, Numbers, RenewError};
+use ostraca_store::{ClusterStore, CompareAndSet, MemoryStore};
+use ostraca_store_kubernetes::numbers::{Clock, Number, Numbers, PREFIX, RenewError};
 use ostraca_test_servers::kubernetes::ApiServer;
 
 use super::{CLUSTER, create};
@@ -121,5 +121,22 @@ async fn r8_a_holder_stops_before_others_take_over() {
     time.pass(1);
     assert!(!number.is_held(), "80 % of the lease have passed");
     number.renew().await.expect("nobody took it");
+    assert!(number.is_held());
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_renewal_loses_no_number() {
+    let (store, time) = (memory(), Time::default());
+    let mut number = acquire(&mut member(&store, &time, "m")).await;
+    // The same row at another revision, as after a renewal whose answer was lost.
+    let row = store.list(PREFIX).await.expect("rows").0.remove(0);
+    let (key, value) = (row.key, Some(row.value));
+    let renewal = CompareAndSet { key, expected: Some(row.revision), value };
+    store.compare_and_set(renewal).await.expect("renewed");
+    time.pass(8);
+    let refused = number.renew().await.expect_err("refused");
+    assert!(matches!(refused, RenewError::Store(error) if error.is_retryable()));
+    assert!(!number.is_held(), "it counts only from the next renewal");
+    number.renew().await.expect("renewed");
     assert!(number.is_held());
 }
