@@ -180,7 +180,8 @@ async fn a_conflict_without_a_cause_is_tried_again() {
     let made = store.compare_and_set(cas("a", None, "1")).await.expect("written");
     let before = server.requests("update leases");
     server.inject(Some(Rates { conflicts: 1000, ..Rates::default() }), 0);
-    let result = store.compare_and_set(cas("a", Some(made), "2")).await;
+    let changing = store.compare_and_set(cas("a", Some(made), "2"));
+    let result = tokio::time::timeout(TIMEOUT / 4, changing).await.expect("it ends");
     assert!(is_unknown(&result) && format!("{result:?}").contains("modified"), "{result:?}");
     // The pauses between the attempts grow.
     assert!((2..20).contains(&(server.requests("update leases") - before)));
