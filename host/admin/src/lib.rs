@@ -20,6 +20,7 @@ mod events;
 mod export;
 mod forget;
 mod listing;
+mod move_shards;
 mod pages;
 mod rebalance;
 mod rollouts;
@@ -28,7 +29,7 @@ mod subscriptions;
 mod undeploy;
 mod wire_rollout;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::Loader;
@@ -42,6 +43,7 @@ use ostraca_core::ids::NodeId;
 use ostraca_gateway::Gateway;
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::{ClusterStore, EntityStore, StoreError};
+use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -75,6 +77,8 @@ pub struct AdminDeps {
     pub cluster_store: Arc<dyn ClusterStore>,
     /// Where stored entities are read and components are kept.
     pub entity_store: Arc<dyn EntityStore>,
+    /// The stores of the state, if there are several; set once they are connected.
+    pub ranges: Arc<OnceLock<RangedStore>>,
     /// The store, if it is in this process.
     pub local_store: Option<Arc<SledStore>>,
     /// The database with the state of entities, in words; `None` if a node has it.
@@ -109,6 +113,7 @@ pub struct AdminService {
     deployer: Deployer,
     status: StatusReporter,
     entity_store: Arc<dyn EntityStore>,
+    ranges: Arc<OnceLock<RangedStore>>,
     view: watch::Receiver<Arc<ClusterView>>,
     events: Arc<EventLog>,
     control: mpsc::UnboundedSender<control::Input>,
@@ -149,6 +154,7 @@ impl AdminService {
             deployer,
             status,
             entity_store: parts.entity_store,
+            ranges: parts.ranges,
             view: parts.view,
             events: parts.events,
             control: parts.control,
@@ -210,6 +216,7 @@ impl AdminService {
             AdminOperation::Forget { node } => self.forget(&node).await,
             AdminOperation::Export(request) => self.export(gateway, principal, request).await,
             AdminOperation::Backup => self.backup(gateway, principal),
+            AdminOperation::MoveShards(request) => self.move_shards(request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::RebalancePlan => self.plan().await,

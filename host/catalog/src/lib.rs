@@ -17,6 +17,7 @@ pub mod pool;
 pub mod revisions;
 pub mod rollout;
 pub mod rows;
+mod stores;
 pub mod types;
 
 pub use clock::ClusterClock;

@@ -302,7 +302,7 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, StoresRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow);
 
 /// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
 const LAST_REVISION: u32 = 60;

@@ -325,6 +325,13 @@ pub(crate) enum StoreCommand {
         #[arg(long)]
         restored: bool,
     },
+    /// Create the tables in the databases under `postgres.databases` that have none, so that shards can be moved there
+    Add {
+        /// A node's configuration file, or a directory with an ostraca.toml
+        file: PathBuf,
+    },
+    /// Move a range of shards to another database while the cluster runs; continues an interrupted move
+    Move(StoreMove),
     /// Copy the state and rows of a stopped cluster from a node to PostgreSQL, or back; continues an interrupted copy
     Copy(StoreCopy),
 }
@@ -362,6 +369,16 @@ pub(crate) struct DatabaseAccess {
     /// Certificates of the authority of the database's certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) postgres_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreMove {
+    /// The first and the last shard, as in 1-128; without it, the move in progress is shown and ended
+    #[arg(long, value_name = "FIRST-LAST", requires = "to")]
+    pub(crate) shards: Option<String>,
+    /// The id of the store that gets them, as `ostraca config check` shows it
+    #[arg(long, value_name = "ID", requires = "shards")]
+    pub(crate) to: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

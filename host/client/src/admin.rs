@@ -18,9 +18,10 @@ use ostraca_wire::proto::{
     DeadLetters, DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest,
     DrainProgress, DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail,
     EntityExport, Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, Rollout, ShardInfo, ShardsRequest, Status,
-    StatusRequest, UndeployRequest, UndeployResult,
+    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
+    NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
+    Rollout, ShardInfo, ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest,
+    UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -339,6 +340,23 @@ impl Client {
         let request = Request::Forget(ForgetRequest { node: node.into() });
         match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Moves a range of shards to another store of the state, or says how far the move in progress is. Call it again until
+    /// no move is running; the cluster goes on with a move in the meantime.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn move_shards(
+        &self,
+        wanted: Option<ShardRange>,
+    ) -> Result<MoveShardsProgress, AdminError> {
+        let request = Request::MoveShards(MoveShardsRequest { wanted });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::MoveShards(progress)) => Ok(progress),
             other => Err(unexpected(other)),
         }
     }

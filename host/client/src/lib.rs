@@ -125,10 +125,10 @@ pub use ostraca_wire::proto::{
     DeadLettersRequest, DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun,
     DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
     EntityExport, EntityInfo, Event, Events, FailedMigration, ForgetResult, JournalDetail,
-    LastFailure, LiveEntities, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
-    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove,
-    ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail,
-    TimerDetail, UndeployResult,
+    LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress, NodeInfo,
+    NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout,
+    ShardInfo, ShardMove, ShardRange, ShardState, StateChange, StateKey, Status, StatusProblem,
+    SubscriptionDetail, TellDetail, TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

@@ -239,6 +239,13 @@ impl Config {
         self.file.postgres_options(&self.data)
     }
 
+    /// Settings of the further databases that have state of entities, in any order. As for [`Config::store_options`],
+    /// `cluster` is to be set.
+    #[must_use]
+    pub fn further_databases(&self) -> Vec<ostraca_store_postgres::Options> {
+        self.file.further_databases(&self.data)
+    }
+
     /// Settings of the store in etcd that has the cluster's rows; `None` if they are not there. As for
     /// [`Config::store_options`], `cluster` is to be set.
     #[must_use]

@@ -10,6 +10,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
 use ostraca_catalog::types::FailedMigration;
+use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Action, Event, Notice};
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
@@ -42,6 +43,8 @@ pub(super) struct ControlLoop {
     pub(super) renewals: u64,
     /// Types that this node cannot run, as last reported to the machine.
     unrunnable: Vec<String>,
+    /// Shards whose state is in the wrong store, as last reported to the machine.
+    misplaced: Vec<(ShardId, Epoch)>,
     /// The rollouts that have stopped, by type: the revision and the reason.
     stopped_rollouts: BTreeMap<Arc<str>, (u64, String)>,
 }
@@ -70,6 +73,7 @@ pub(super) async fn run(
         changed: true,
         renewals: 0,
         unrunnable: Vec::new(),
+        misplaced: Vec::new(),
         stopped_rollouts: BTreeMap::new(),
     };
     running.execute_actions();
@@ -87,6 +91,7 @@ pub(super) async fn run(
             _ = beat.tick() => {
                 running.probe_entity_store();
                 running.report_unrunnable_types();
+                running.report_misplaced_shards();
                 running.report_stopped_rollouts();
             }
             _ = picture.tick() => running.publish_view(),
@@ -215,6 +220,18 @@ impl ControlLoop {
         if types != self.unrunnable {
             self.unrunnable.clone_from(&types);
             self.handle_event(Event::UnrunnableTypes(types));
+        }
+    }
+
+    /// The stores find out which shards are in another one than the map names. The machine is informed here, so that
+    /// they are handed off (R26).
+    fn report_misplaced_shards(&mut self) {
+        let Some(stores) = self.deps.ranges.get() else { return };
+        let found = stores.misplaced().borrow().clone();
+        let shards: Vec<_> = found.iter().map(|(path, epoch)| (path.shard, *epoch)).collect();
+        if shards != self.misplaced {
+            self.misplaced.clone_from(&shards);
+            self.handle_event(Event::MisplacedShards(shards));
         }
     }
 

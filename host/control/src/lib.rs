@@ -22,7 +22,7 @@ mod message;
 mod store_calls;
 pub mod view;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::clock::ClusterClock;
@@ -34,6 +34,7 @@ use ostraca_core::rows::Member;
 use ostraca_gateway::Gateway;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
+use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_workers as worker;
 use tokio::runtime::Handle;
@@ -69,6 +70,8 @@ pub struct ControlDeps {
     pub cluster_store: Arc<dyn ClusterStore>,
     /// Reads claims back. The store is probed at an interval, to learn whether it responds.
     pub entity_store: Arc<dyn EntityStore>,
+    /// The stores of the state, if there are several; set once they are connected.
+    pub ranges: Arc<OnceLock<RangedStore>>,
     /// The store, if it is in this process: its witness is kept up to date.
     pub local_store: Option<Arc<SledStore>>,
     /// The workers' inputs, in the order of their indexes.

@@ -156,10 +156,15 @@ impl ControlLoop {
         );
     }
 
-    /// Makes a small call to the entity store, to learn whether it responds (R9).
+    /// Makes a small call to the entity store, to learn whether it responds (R9). Of several stores, one is enough: the
+    /// shards in the others are not given up because of one.
     pub(super) fn probe_entity_store(&mut self) {
         let sent = self.deps.clock.now().mono;
-        let request = self.deps.entity_store.current_claims(vec![shard_key(ShardId(1))]);
+        let shard = vec![shard_key(ShardId(1))];
+        let request = match self.deps.ranges.get() {
+            Some(stores) => stores.probe(shard),
+            None => self.deps.entity_store.current_claims(shard),
+        };
         self.tasks.push(
             async move {
                 match request.await {

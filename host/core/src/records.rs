@@ -4,6 +4,7 @@
 //! each commit must name. A store accepts a commit only if both match (R1).
 
 mod channel;
+mod claim;
 mod floor;
 mod subscription;
 
@@ -16,44 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
-use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
-use crate::rows::Member;
+use crate::ids::{ClusterId, Entity, MessageDigest, ScopedSessionId, TurnId};
 pub use channel::{ChannelCursor, ChannelCut, ChannelExtent, ChannelItem, InvalidCursor};
+pub use claim::{Claim, Placement, Presence};
 pub use floor::HeadFloor;
 pub use subscription::{Subscription, SubscriptionCounts, SubscriptionPage};
-
-/// The right to write a shard's records (R1). A shard has one current claim at a time.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Claim {
-    /// The cluster that the claimant belongs to.
-    pub cluster: ClusterId,
-    /// The claimed shard.
-    pub shard: ShardPath,
-    /// The epoch under which the shard was assigned.
-    pub epoch: Epoch,
-    /// The claimant.
-    pub owner: Member,
-    /// Counts the claims of one incarnation in one epoch: raised after an unknown outcome (R3).
-    pub number: u64,
-    /// Fields of later releases.
-    pub extensions: Extensions<Claim>,
-}
-
-impl Extensible for Claim {
-    const NAME: &'static str = "Claim";
-}
-
-impl Claim {
-    /// Whether this claim may replace `current`: it has a higher epoch, or belongs to the same owner and epoch with
-    /// an equal or higher number. A claim of another node in the same epoch is refused.
-    #[must_use]
-    pub fn supersedes(&self, current: &Self) -> bool {
-        self.epoch > current.epoch
-            || (self.epoch == current.epoch
-                && self.owner == current.owner
-                && self.number >= current.number)
-    }
-}
 
 /// An entity's head record. Most turns write nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -823,43 +791,6 @@ pub struct LoadedEntity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Incarnation, ShardId};
-
-    fn claim(epoch: u64, node: &str, counter: u64, number: u64) -> Claim {
-        Claim {
-            cluster: ClusterId(1),
-            shard: ShardPath {
-                namespace: "default".into(),
-                pool: "default".into(),
-                shard: ShardId(1),
-            },
-            epoch: Epoch(epoch),
-            owner: Member {
-                node: node.into(),
-                incarnation: Incarnation { counter, nonce: counter },
-            },
-            number,
-            extensions: Extensions::default(),
-        }
-    }
-
-    #[test]
-    fn r1_a_claim_is_superseded_by_later_epochs_and_its_owner() {
-        let current = claim(5, "a", 1, 3);
-        for (higher, number) in [(6, 0), (6, 3), (7, 9)] {
-            assert!(claim(higher, "b", 2, number).supersedes(&current));
-            assert!(!current.supersedes(&claim(higher, "b", 2, number)));
-        }
-        // A claim of a lower epoch is always refused, even from the same owner and with a higher number.
-        assert!(!claim(4, "a", 1, 9).supersedes(&current));
-        // In the same epoch only the same incarnation of the same node may claim again, and only with an equal or
-        // higher number.
-        assert!(claim(5, "a", 1, 3).supersedes(&current));
-        assert!(claim(5, "a", 1, 4).supersedes(&current));
-        assert!(!claim(5, "a", 1, 2).supersedes(&current));
-        assert!(!claim(5, "a", 2, 4).supersedes(&current));
-        assert!(!claim(5, "b", 1, 4).supersedes(&current));
-    }
 
     #[test]
     fn a_guest_reply_length_counts_its_code_and_text() {

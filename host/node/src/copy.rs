@@ -63,6 +63,11 @@ impl Opening {
                        rows";
             return Err(NodeError::InvalidValue(why.into()));
         }
+        if !config.further_databases().is_empty() {
+            let why =
+                "the state of this cluster is in several databases: this release copies only one";
+            return Err(NodeError::InvalidValue(why.into()));
+        }
         let cluster = Some(config.load_identity()?.0.cluster);
         if let Some(options) = config.postgres_options() {
             return Ok(Self::Postgres(Options { cluster, ..options }));

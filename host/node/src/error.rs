@@ -57,6 +57,11 @@ pub enum NodeError {
         /// The id of the store that is configured.
         actual: u128,
     },
+    /// The rows name a store of the state that the configuration does not.
+    #[error(
+        "the store {0:032x} has state of entities, but the configuration does not name its database"
+    )]
+    UnknownStore(u128),
     /// Nodes use the store that is to be copied.
     #[error("nodes of the cluster are running: stop all of them before their stores are copied")]
     ClusterRuns,
@@ -139,6 +144,7 @@ impl NodeError {
             Self::OpenPostgres(error) => postgres_code(error),
             Self::OpenEtcd(error) => etcd_code(error),
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
+            Self::UnknownStore(_) => codes::UNKNOWN_STORE,
             Self::ClusterRuns => codes::STORE_IN_USE,
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
@@ -203,6 +209,9 @@ impl NodeError {
             Self::OtherStateStore { .. } => {
                 "check `postgres.url`, `data` and the section `etcd` of the configuration: they belong to two clusters, \
                  or one of the stores was replaced"
+            }
+            Self::UnknownStore(_) => {
+                "add the database to `postgres.databases` in the configuration"
             }
             Self::PoolMismatch { .. } => {
                 "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"

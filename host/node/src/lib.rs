@@ -99,4 +99,4 @@ pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
-pub use probe::{ProbedStore, accept_database, probe_stores};
+pub use probe::{ProbedStore, accept_database, add_databases, probe_stores};

@@ -1,9 +1,9 @@
 //! Looks at the stores outside the nodes, or accepts them, without starting a node.
 
 use ostraca_config::Config;
-use ostraca_store::StoreIdentity;
+use ostraca_store::{EntityStore, StoreIdentity};
 use ostraca_store_etcd::EtcdStore;
-use ostraca_store_postgres::PostgresStore;
+use ostraca_store_postgres::{OpenError, Options, PostgresStore};
 
 use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
@@ -38,6 +38,11 @@ pub fn probe_stores(config: &Config) -> Result<Vec<ProbedStore>, NodeError> {
             let holds = if etcd.is_some() { "state" } else { "state and rows" };
             found.push(ProbedStore { holds, place: options.place(), identity });
         }
+        for mut options in config.further_databases() {
+            options.cluster = Some(cluster);
+            let identity = PostgresStore::probe(&options).await?;
+            found.push(ProbedStore { holds: "state", place: options.place(), identity });
+        }
         if let Some(mut options) = etcd {
             options.cluster = Some(cluster);
             let place = options.place();
@@ -61,6 +66,43 @@ pub fn accept_database(config: &Config) -> Result<ProbedStore, NodeError> {
     options.cluster = Some(config.load_identity()?.0.cluster);
     block_on_own_thread(async {
         let identity = PostgresStore::accept_server(&options).await?;
+        for further in config.further_databases() {
+            let further = Options { cluster: options.cluster, ..further };
+            PostgresStore::accept_server(&further).await?;
+        }
         Ok(ProbedStore { holds: "state", place: options.place(), identity })
+    })
+}
+
+/// Creates the tables in each further database of the configuration that has none, so that shards can be moved there.
+/// Returns all of them, and whether each is new. Blocks.
+///
+/// # Errors
+/// [`NodeError::InvalidValue`] if the configuration names no further database, [`NodeError::Settings`] if the node's
+/// certificate cannot be used, [`NodeError::OpenPostgres`] if a database cannot be reached or belongs to another cluster.
+pub fn add_databases(config: &Config) -> Result<Vec<(ProbedStore, bool)>, NodeError> {
+    let further = config.further_databases();
+    let Some(first) = config.postgres_options().filter(|_| !further.is_empty()) else {
+        let why = "the configuration names no further database (`postgres.databases`)";
+        return Err(NodeError::InvalidValue(why.into()));
+    };
+    let cluster = config.load_identity()?.0.cluster;
+    block_on_own_thread(async {
+        let first = Options { cluster: Some(cluster), ..first };
+        let name = PostgresStore::probe(&first).await?.cluster_name;
+        let mut added = Vec::new();
+        for options in further {
+            let options = Options { cluster: Some(cluster), ..options };
+            let (identity, is_new) = match PostgresStore::probe(&options).await {
+                Err(OpenError::Missing) => {
+                    let store = PostgresStore::create(options.clone(), cluster, &name).await?;
+                    (EntityStore::identity(&store), true)
+                }
+                found => (found?, false),
+            };
+            let place = options.place();
+            added.push((ProbedStore { holds: "state", place, identity }, is_new));
+        }
+        Ok(added)
     })
 }

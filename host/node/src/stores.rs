@@ -14,17 +14,20 @@ mod etcd;
 mod locator;
 mod peer;
 mod postgres;
+mod ranges;
 mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_config::config::Config;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, EntityStore};
 use ostraca_store_etcd::EtcdStore;
 use ostraca_store_postgres::PostgresStore;
+use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
@@ -53,6 +56,8 @@ pub(crate) struct LocalStore {
 pub(crate) struct ReachedStores {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
     pub(crate) entity_store: Arc<dyn EntityStore>,
+    /// The stores of the state, if there are several.
+    pub(crate) ranges: Option<RangedStore>,
     pub(crate) cluster_info: ClusterInfo,
     /// Tasks that the stores need until the node ends: they write the witnesses.
     pub(crate) keepers: Vec<BoxFuture<'static, ()>>,
@@ -131,6 +136,7 @@ async fn of_peers(
     Ok(ReachedStores {
         cluster_store: Arc::new(rows),
         entity_store: Arc::new(state),
+        ranges: None,
         cluster_info,
         keepers: vec![peers.keep_witness()],
     })
@@ -141,6 +147,8 @@ async fn of_peers(
 struct OpenedStores {
     etcd: Option<Arc<EtcdStore>>,
     database: Option<Arc<PostgresStore>>,
+    /// Further databases with state of entities.
+    further: Vec<Arc<PostgresStore>>,
     keepers: Vec<BoxFuture<'static, ()>>,
 }
 
@@ -160,6 +168,11 @@ impl OpenedStores {
             let for_rows = self.etcd.is_none().then_some(control);
             let (store, keeper) = postgres::open(config, options, cluster, for_rows).await?;
             self.database = Some(store);
+            self.keepers.push(keeper);
+        }
+        for options in config.further_databases().into_iter().skip(self.further.len()) {
+            let (store, keeper) = postgres::open_further(config, options, cluster).await?;
+            self.further.push(store);
             self.keepers.push(keeper);
         }
         Ok(())
@@ -198,9 +211,17 @@ async fn outside(
             Arc::new(state)
         }
     };
+    if let (Some(first), false) = (&opened.database, opened.further.is_empty()) {
+        let ranges = ranges::combine(first, &opened.further, &*cluster_store).await?;
+        let mut keepers = std::mem::take(&mut opened.keepers);
+        keepers.push(ranges::keep_map(ranges.clone(), cluster_store.clone()).boxed());
+        let entity_store = Arc::new(ranges.clone());
+        let ranges = Some(ranges);
+        return Ok(ReachedStores { cluster_store, entity_store, ranges, cluster_info, keepers });
+    }
     check_state_store(&*cluster_store, &state.identity()).await?;
     let keepers = std::mem::take(&mut opened.keepers);
-    Ok(ReachedStores { cluster_store, entity_store: state, cluster_info, keepers })
+    Ok(ReachedStores { cluster_store, entity_store: state, ranges: None, cluster_info, keepers })
 }
 
 #[cfg(test)]

@@ -57,6 +57,12 @@ pub enum OpenError {
     /// etcd refused a request.
     #[error("etcd refused a request: {0}")]
     Refused(String),
+    /// etcd has reached its quota. It may have carried out the request nevertheless.
+    #[error(
+        "etcd has no space left: {0}; compact and defragment its members, or raise `--quota-backend-bytes`, then run \
+         `etcdctl alarm disarm`"
+    )]
+    Full(String),
     /// There is no store. None is ever created automatically (R5).
     #[error(
         "etcd has no store of Ostraca under {prefix}: create it with `ostraca init`, or check the addresses and the prefix"
@@ -119,7 +125,7 @@ impl OpenError {
     /// Whether the same call may succeed later without intervention.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Refused(_))
+        matches!(self, Self::Unreachable(_) | Self::Refused(_) | Self::Full(_))
     }
 }
 
@@ -163,6 +169,11 @@ impl CallError {
             }
             // A token that has expired: the next connection logs in again.
             Code::Unauthenticated => Self::NotSent(OpenError::Refused(why)),
+            // No other member has room either, so nothing is sent again. etcd says this also of a change that it has
+            // carried out, if its quota was reached by then.
+            Code::ResourceExhausted if why.contains("space exceeded") => {
+                Self::Refused(OpenError::Full(why))
+            }
             Code::InvalidArgument | Code::ResourceExhausted | Code::FailedPrecondition => {
                 Self::Refused(OpenError::Refused(why))
             }

@@ -3,8 +3,8 @@
 //! The database keeps the state of a copy into it in the row of the store, and nobody opens the store until that is gone.
 //! A page is written in one transaction.
 
-mod columns;
-mod contents;
+pub(crate) mod columns;
+pub(crate) mod contents;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -29,7 +29,7 @@ use contents::{Contents, query};
 const USED: &str = "OS003";
 const WRITE_STATE: &str = "UPDATE ostraca.store SET copy = $1";
 
-fn signed(number: u64) -> Result<i64, StoreError> {
+pub(crate) fn signed(number: u64) -> Result<i64, StoreError> {
     i64::try_from(number).map_err(|_| {
         StoreError::LimitExceeded(format!("{number} is beyond what PostgreSQL can store"))
     })

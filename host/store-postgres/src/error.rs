@@ -228,7 +228,11 @@ pub(crate) fn text(error: &tokio_postgres::Error) -> String {
         let cause = std::error::Error::source(error);
         return cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
     };
-    let code = reported.code().code();
+    let code = reported.code();
     let detail = reported.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
-    format!("{}{detail} [{code}]", reported.message())
+    let help = match *code == SqlState::DISK_FULL {
+        true => "the disk of PostgreSQL is full, free space there: ",
+        false => "",
+    };
+    format!("{help}{}{detail} [{}]", reported.message(), code.code())
 }

@@ -29,6 +29,7 @@ mod renew;
 mod row;
 mod rows;
 mod schema;
+mod shard_move;
 mod tls;
 mod writer;
 

@@ -54,6 +54,8 @@ CREATE TABLE ostraca.shards (
     floor_watermark bigint NOT NULL DEFAULT 0,
     floor_tell_watermark bigint NOT NULL DEFAULT 0,
     has_floor boolean NOT NULL DEFAULT false,
+    -- Added to the numbers of commits: a shard that came from another database goes on above its numbers there.
+    sequence_base bigint NOT NULL DEFAULT 0,
     UNIQUE (namespace, pool, number)
 ) WITH (fillfactor = 50);
 
@@ -244,7 +246,7 @@ BEGIN
     FOR one_round IN 1..coalesce((SELECT max(r) FROM unnest(turn_rounds) r), 0) LOOP
         WITH judged AS (
             SELECT t.place, t.shard, t.type, t.id, t.version, t.turn, t.head, s.claim,
-                coalesce(h.version, s.floor_version, 0) AS found,
+                s.sequence_base AS base, coalesce(h.version, s.floor_version, 0) AS found,
                 CASE
                     WHEN h.version = t.version AND h.turn = t.turn THEN 1
                     WHEN s.claim IS DISTINCT FROM t.claim THEN 2
@@ -265,7 +267,7 @@ BEGIN
             LEFT JOIN ostraca.heads h ON h.shard = t.shard AND h.type = t.type AND h.id = t.id
         ), written AS (
             INSERT INTO ostraca.heads AS h (shard, type, id, version, turn, commit_sequence, head)
-            SELECT j.shard, j.type, j.id, j.version, j.turn, nextval('ostraca.commits'), j.head
+            SELECT j.shard, j.type, j.id, j.version, j.turn, j.base + nextval('ostraca.commits'), j.head
                 FROM judged j WHERE j.outcome = 0 AND j.head IS NOT NULL ORDER BY j.place
             ON CONFLICT (shard, type, id) DO UPDATE SET version = excluded.version, turn = excluded.turn,
                 commit_sequence = excluded.commit_sequence, head = excluded.head

@@ -4,7 +4,8 @@
 //! works in batches, and neither trait reads a clock. Every backend passes the suite in `conformance` (a feature);
 //! [`memory`] is the shortest implementation of the contract. [`keys`] and [`record`] define the layout on disk,
 //! [`change_history`] helps a backend implement watches, and [`witness`] distinguishes a store from another one,
-//! from a copy, and from an earlier state of itself (R5). [`transfer`] copies one store to another.
+//! from a copy, and from an earlier state of itself (R5). [`transfer`] copies one store to another, [`shard_move`] moves
+//! single shards.
 
 pub mod backup;
 pub mod change_history;
@@ -15,12 +16,14 @@ pub mod entity;
 pub mod keys;
 pub mod memory;
 pub mod record;
+pub mod shard_move;
 pub mod transfer;
 pub mod witness;
 
 pub use cluster::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoredRow, Watch};
 pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
 pub use memory::MemoryStore;
+pub use shard_move::{MovableShards, ShardMove, ShardMoveError};
 
 use futures::future::BoxFuture;
 use ostraca_core::ids::ClusterId;

@@ -3,6 +3,8 @@
 //! Every call takes one lock and completes before it returns, so everything is "durable" immediately. That hides
 //! most of the reasons for the rules; the simulated store of the tests misbehaves as a real one can.
 
+mod shard_move;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
@@ -37,6 +39,8 @@ struct Data {
     identity: StoreIdentity,
     claims: BTreeMap<Vec<u8>, Claim>,
     floors: BTreeMap<ShardPath, HeadFloor>,
+    /// What is added to the sequences of a shard that came from another store.
+    sequence_bases: BTreeMap<ShardPath, u64>,
     heads: BTreeMap<Vec<u8>, Head>,
     records: BTreeMap<Vec<u8>, Bytes>,
     blobs: BTreeMap<[u8; 32], Bytes>,
@@ -69,6 +73,7 @@ impl MemoryStore {
             identity,
             claims: BTreeMap::new(),
             floors: BTreeMap::new(),
+            sequence_bases: BTreeMap::new(),
             heads: BTreeMap::new(),
             records: BTreeMap::new(),
             blobs: BTreeMap::new(),
@@ -145,7 +150,8 @@ impl Data {
             Err(error) => return CommitOutcome::Refused(CommitRefusal::LimitReached(error)),
         };
         self.identity.durable_sequence += 1;
-        commit.head.commit_sequence = self.identity.durable_sequence;
+        let base = self.sequence_bases.get(shard).copied().unwrap_or_default();
+        commit.head.commit_sequence = base + self.identity.durable_sequence;
         match removes {
             Some(floor) => {
                 self.floors.insert(shard.clone(), floor);
@@ -413,6 +419,16 @@ mod tests {
     #[test]
     fn the_memory_store_keeps_the_contract_of_entity_stores() {
         conformance::check_entity_store(&factory());
+    }
+
+    #[test]
+    fn r26_shards_move_between_memory_stores() {
+        let next = std::cell::Cell::new(0);
+        let make = move || {
+            next.set(next.get() + 1);
+            MemoryStore::new(next.get(), CLUSTER, CLUSTER_NAME)
+        };
+        conformance::check_shard_moves(&Factory::new(make));
     }
 
     #[test]

@@ -282,7 +282,11 @@ impl Summary {
         self.0[kind as usize]
     }
 
-    fn add(&mut self, item: &Item) -> Result<(), StoreError> {
+    /// Counts an item.
+    ///
+    /// # Errors
+    /// [`StoreError::LimitExceeded`] if the item cannot be encoded.
+    pub fn add(&mut self, item: &Item) -> Result<(), StoreError> {
         self.0[item.kind() as usize].add(item)
     }
 

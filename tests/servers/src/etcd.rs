@@ -10,6 +10,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::clock;
+use crate::disk::SmallDisk;
+
 /// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -27,6 +30,9 @@ struct Member {
     process: Option<Child>,
     /// For clients, and for the other members.
     ports: [u16; 2],
+    data: PathBuf,
+    /// By how many seconds its clock is ahead.
+    ahead: i64,
 }
 
 fn program(name: &str) -> Option<PathBuf> {
@@ -44,6 +50,16 @@ impl Cluster {
     /// Starts a new cluster with these further arguments, and these files in the directory `{dir}`.
     #[must_use]
     pub fn start_with(members: usize, arguments: &[&str], files: &[(&str, &str)]) -> Self {
+        Self::start_in(&vec![None; members], arguments, files)
+    }
+
+    /// Starts a new cluster with a member on each of these disks, and these further arguments.
+    #[must_use]
+    pub fn start_on(disks: &[SmallDisk], arguments: &[&str]) -> Self {
+        Self::start_in(&disks.iter().map(Some).collect::<Vec<_>>(), arguments, &[])
+    }
+
+    fn start_in(disks: &[Option<&SmallDisk>], arguments: &[&str], files: &[(&str, &str)]) -> Self {
         let find = || program("etcd").and(program("etcdctl"));
         crate::find_or_install("etcd", &["etcd-server", "etcd-client"], find);
         let dir = tempfile::tempdir().expect("a directory");
@@ -51,12 +67,14 @@ impl Cluster {
             std::fs::write(dir.path().join(name), text).expect("written");
         }
         let place = dir.path().to_str().expect("a path").to_owned();
-        let members = (0..members).map(|_| {
+        let members = disks.iter().enumerate().map(|(at, disk)| {
             let ports = [crate::free_port(), crate::free_port()];
-            Member { process: None, ports }
+            let data = disk.map_or(dir.path(), SmallDisk::path).join(format!("data{at}"));
+            Member { process: None, ports, data, ahead: 0 }
         });
+        let members = members.collect();
         let mut cluster = Self {
-            members: members.collect(),
+            members,
             arguments: arguments.iter().map(|it| it.replace("{dir}", &place)).collect(),
             dir,
             tls: arguments.iter().any(|it| it.contains("cert-file")),
@@ -86,12 +104,32 @@ impl Cluster {
         command.args(&self.arguments);
         command.stdout(Stdio::null()).stderr(log);
         self.members[at].process = Some(command.spawn().expect("etcd"));
+        if self.members[at].ahead != 0 {
+            self.set_clock(at, self.members[at].ahead);
+        }
+    }
+
+    /// Lets the clock of a running member jump: it is ahead by this many seconds from now on, also after a restart.
+    pub fn set_clock(&mut self, member: usize, ahead: i64) {
+        let member = &mut self.members[member];
+        member.ahead = ahead;
+        clock::set_ahead(member.process.as_ref().expect("a running member").id(), ahead);
+    }
+
+    /// The year by a member's clock.
+    #[must_use]
+    pub fn year(&self, member: usize) -> i64 {
+        let answer = self.health(member).unwrap_or_default();
+        // As in "Date: Fri, 28 Nov 2036 17:03:46 GMT".
+        let date = answer.lines().find(|line| line.starts_with("Date: "));
+        let year = date.and_then(|date| date.split(' ').nth(4)).and_then(|year| year.parse().ok());
+        year.expect("a date")
     }
 
     /// The directory of a member's data.
     #[must_use]
     pub fn data(&self, member: usize) -> PathBuf {
-        self.dir.path().join(format!("data{member}"))
+        self.members[member].data.clone()
     }
 
     /// Waits until each running member serves.
@@ -109,14 +147,20 @@ impl Cluster {
             return true;
         }
         // Over TLS, a port that accepts connections must do.
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", member.ports[0])) else {
-            return false;
-        };
+        match self.tls {
+            true => TcpStream::connect(("127.0.0.1", member.ports[0])).is_ok(),
+            false => self.health(at).is_some_and(|answer| answer.contains("\"true\"")),
+        }
+    }
+
+    /// What a member answers who is asked for its health.
+    fn health(&self, at: usize) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.members[at].ports[0])).ok()?;
         let mut answer = String::new();
-        let asked = stream.set_read_timeout(Some(Duration::from_secs(5))).is_ok()
-            && stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").is_ok();
-        self.tls
-            || (asked && stream.read_to_string(&mut answer).is_ok() && answer.contains("\"true\""))
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").ok()?;
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
     }
 
     /// The members' addresses for clients.
@@ -188,6 +232,30 @@ impl Cluster {
     pub fn restart(&mut self, member: usize) {
         self.spawn(member);
         self.wait();
+    }
+
+    /// Whether a member's process has ended by itself.
+    #[must_use]
+    pub fn has_ended(&mut self, member: usize) -> bool {
+        let process = self.members[member].process.as_mut();
+        process.is_some_and(|process| process.try_wait().expect("its state").is_some())
+    }
+
+    /// Starts all members again that have ended by themselves, and waits until all serve.
+    pub fn restart_ended(&mut self) {
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            for at in 0..self.members.len() {
+                if self.has_ended(at) {
+                    self.spawn(at);
+                }
+            }
+            if (0..self.members.len()).all(|at| self.serves(at)) {
+                return;
+            }
+            assert!(Instant::now() < until, "etcd does not answer: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Kills all members, changes their data, and starts them again.

@@ -4,6 +4,8 @@
 #![allow(clippy::missing_panics_doc, reason = "a test that lacks its server fails by panicking")]
 
 pub mod certificates;
+mod clock;
+pub mod disk;
 pub mod etcd;
 pub mod kubernetes;
 pub mod pgbouncer;

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::clock;
+use crate::disk::SmallDisk;
+
 /// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -28,11 +31,28 @@ fn find() -> Option<PathBuf> {
     found.pop()
 }
 
+/// What a new server is started with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// Settings, one a line.
+    pub settings: &'a str,
+    /// Files in its directory: their names and texts.
+    pub files: &'a [(&'a str, &'a str)],
+    /// The disk that has its data. Default: that of temporary files.
+    pub data: Option<&'a SmallDisk>,
+    /// The disk that has its write-ahead log. Default: that of temporary files.
+    pub log: Option<&'a SmallDisk>,
+    /// By how many seconds its clock is ahead.
+    pub ahead: i64,
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
     process: Option<Child>,
     dir: TempDir,
+    data: PathBuf,
+    ahead: i64,
     port: u16,
     databases: AtomicU32,
 }
@@ -63,13 +83,27 @@ impl Server {
     /// Starts a new server with these settings, and these files in its directory.
     #[must_use]
     pub fn start_with(settings: &str, files: &[(&str, &str)]) -> Self {
+        Self::start_as(Setup { settings, files, ..Setup::default() })
+    }
+
+    /// Starts a new server with this setup.
+    #[must_use]
+    pub fn start_as(setup: Setup<'_>) -> Self {
+        let Setup { settings, files, .. } = setup;
         let dir = tempfile::tempdir().expect("a directory");
         let programs = programs();
-        give_to_server(dir.path());
-        let data = dir.path().join("data");
+        let disks = [setup.data, setup.log].map(|disk| disk.map_or(dir.path(), SmallDisk::path));
+        for path in [dir.path(), disks[0], disks[1]] {
+            give_to_server(path);
+        }
+        let [data, log] = [disks[0].join("data"), disks[1].join("wal")];
         let mut init = Command::new(programs.join("initdb"));
         init.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D"]);
         init.arg(&data).current_dir(dir.path()).stdout(Stdio::null());
+        if setup.log.is_some() {
+            // Small segments, so that a full disk is felt soon.
+            init.arg("--waldir").arg(log).arg("--wal-segsize=1");
+        }
         assert!(as_other_user(&mut init).status().expect("initdb").success());
         let settings =
             format!("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\n{settings}\n");
@@ -82,8 +116,8 @@ impl Server {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
             give_to_server(&path);
         }
-        let mut server =
-            Self { process: None, dir, port: crate::free_port(), databases: AtomicU32::new(0) };
+        let (port, databases) = (crate::free_port(), AtomicU32::new(0));
+        let mut server = Self { process: None, dir, data, ahead: setup.ahead, port, databases };
         server.run();
         server
     }
@@ -95,11 +129,12 @@ impl Server {
         give_to_server(dir.path());
         let mut copy = Command::new(programs().join("pg_basebackup"));
         copy.args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-p"]);
-        copy.arg(self.port.to_string()).arg("-D").arg(dir.path().join("data"));
+        let data = dir.path().join("data");
+        copy.arg(self.port.to_string()).arg("-D").arg(&data);
         copy.current_dir(dir.path()).stdout(Stdio::null());
         assert!(as_other_user(&mut copy).status().expect("pg_basebackup").success());
-        let mut standby =
-            Self { process: None, dir, port: crate::free_port(), databases: AtomicU32::new(0) };
+        let (port, databases) = (crate::free_port(), AtomicU32::new(0));
+        let mut standby = Self { process: None, dir, data, ahead: 0, port, databases };
         standby.run();
         standby
     }
@@ -132,26 +167,31 @@ impl Server {
         assert_eq!(promoted.trim(), "t", "{}", self.log());
     }
 
-    /// Starts the server's process, and waits until it accepts connections.
+    /// Starts the server's process, unless it runs, and waits until it accepts connections.
     pub fn run(&mut self) {
         let until = Instant::now() + TIMEOUT;
-        self.process = Some(self.spawn());
-        while !self.sql_on("postgres", "SELECT 1").is_ok_and(|out| out.trim() == "1") {
-            assert!(Instant::now() < until, "the server does not answer: {}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
+        loop {
             // It does not start while processes of a killed server still run.
             let ended =
                 self.process.as_mut().is_none_or(|it| it.try_wait().is_ok_and(|it| it.is_some()));
             if ended {
                 self.process = Some(self.spawn());
             }
+            if self.sql_on("postgres", "SELECT 1").is_ok_and(|out| out.trim() == "1") {
+                break;
+            }
+            assert!(Instant::now() < until, "the server does not answer: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if self.ahead != 0 {
+            self.set_clock(self.ahead);
         }
     }
 
     fn spawn(&self) -> Child {
         let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
         let mut command = Command::new(programs().join("postgres"));
-        command.args(["-p", &self.port.to_string(), "-D"]).arg(self.dir.path().join("data"));
+        command.args(["-p", &self.port.to_string(), "-D"]).arg(&self.data);
         command.current_dir(self.dir.path()).stderr(log).stdout(Stdio::null());
         as_other_user(&mut command).spawn().expect("postgres")
     }
@@ -221,7 +261,7 @@ impl Server {
 
     /// Asks this user for a password from now on.
     pub fn require_password(&self, user: &str) {
-        let path = self.dir.path().join("data/pg_hba.conf");
+        let path = self.data.join("pg_hba.conf");
         let rules = std::fs::read_to_string(&path).expect("the rules");
         let rule = format!("host all {user} all scram-sha-256\n");
         std::fs::write(&path, rule + &rules).expect("written");
@@ -232,6 +272,12 @@ impl Server {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Lets the server's clock jump: it is ahead by this many seconds from now on, also after a restart.
+    pub fn set_clock(&mut self, ahead: i64) {
+        self.ahead = ahead;
+        clock::set_ahead(self.process.as_ref().expect("a running server").id(), ahead);
     }
 
     /// Kills the server's processes at once, or stops it like an operator.

@@ -17,6 +17,7 @@ mod client_conns;
 mod client_cuts;
 mod clients;
 mod control;
+mod databases;
 mod escalations;
 mod faults;
 mod final_check;
@@ -41,6 +42,7 @@ mod store_node;
 mod tells;
 mod trace;
 mod unrunnable_types;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -71,6 +73,7 @@ use admission::{Bounds, SimType};
 use client_conns::{ClientConn, ClientConnId, ClientFrame};
 use client_cuts::{ActiveClientCut, Endpoint};
 use clients::{Client, Session};
+use databases::ShardMap;
 use faults::{Fault, StepTrap};
 use guard::{Applied, Guard};
 use leases::{DelayedResponse, StaleReadProbe};
@@ -80,7 +83,8 @@ use process::{Pid, Process};
 use rows::Rows;
 use shards::Running;
 use slow::SlowStoreHost;
-use storage::{PendingStoreCall, StoreCall, StoreResponse, Watcher};
+use storage::{PendingStoreCall, StoreCall, StoreResponse};
+use watches::Watcher;
 
 pub use admission::Mutation as GatewayMutation;
 pub use kinds::KINDS;
@@ -100,6 +104,8 @@ pub struct Options {
     pub early_rows: bool,
     /// The only fault is that nodes are paused past their lease, while their clocks continue (R8).
     pub pauses: bool,
+    /// Clocks stop in pauses, so a process that resumes relies on a lease that has lapsed.
+    pub clocks_stop: bool,
     /// The only fault is a slow connection of one host to the `EntityStore` (R9).
     pub slow_store: bool,
     /// Mutations of the clients' ledgers.
@@ -119,6 +125,8 @@ pub struct Options {
     /// Clients treat silence as proof: when a connection falls silent, they send its unanswered messages again under
     /// another id (R16).
     pub anew_after_silence: bool,
+    /// An operator moves shards to other databases in every run (R26).
+    pub moves_data: bool,
     /// The number of messages in the run.
     pub messages: u64,
     /// The run prints what happens.
@@ -136,6 +144,7 @@ impl Default for Options {
             store_mutations: Vec::new(),
             early_rows: false,
             pauses: false,
+            clocks_stop: false,
             slow_store: false,
             client_mutations: Vec::new(),
             settings: false,
@@ -145,6 +154,7 @@ impl Default for Options {
             leaves: false,
             client_cuts: false,
             anew_after_silence: false,
+            moves_data: false,
             messages: 150,
             trace: false,
             trace_shard: None,
@@ -199,6 +209,11 @@ enum SimEvent {
     },
     StopRowUpdates {
         site: usize,
+    },
+    /// A process learns a new map of shards to databases.
+    LearnMap {
+        pid: Pid,
+        map: Arc<ShardMap>,
     },
     Arrive {
         post: Box<ClientFrame>,
@@ -343,6 +358,7 @@ impl SimEvent {
             | Self::ShardReport { pid }
             | Self::WindDown { pid }
             | Self::Closed { pid }
+            | Self::LearnMap { pid, .. }
             | Self::Ran { pid, .. } => Some(*pid),
             _ => None,
         }
@@ -390,6 +406,12 @@ struct World {
     on_failure: shard::OnFailure,
     /// The moves of escalated shards that each process has noted since another process became manager.
     escalations: BTreeMap<(Pid, ShardId), usize>,
+    /// Whether an operator moves shards to other databases, and the generator that decides which, and how long that
+    /// takes.
+    moves_data: bool,
+    rng_of_moves: Rng,
+    /// The map of shards to databases.
+    map: Arc<ShardMap>,
     /// Whether guests choose how long their instances are kept.
     passivates: bool,
     rng_of_delays: Rng,
@@ -444,6 +466,8 @@ struct World {
     revised: BTreeMap<u64, u64>,
     applied: Vec<Applied>,
     watchers: Vec<Watcher>,
+    /// Draws what watches repeat.
+    rng_of_repeats: Rng,
     /// Calls waiting for the next sync.
     held: Vec<(ConnId, u64, StoreCall, Option<StoreResponse>)>,
     store_up: bool,
@@ -581,6 +605,7 @@ impl World {
             }
             SimEvent::StaleReadProbe { probe: vigil } => self.probe_stale_reads(vigil),
             SimEvent::StopRowUpdates { site } => self.stop_row_updates(site),
+            SimEvent::LearnMap { pid, map } => self.learn_map(pid, map),
             SimEvent::Arrive { post } => self.arrive_at(post),
             SimEvent::Reply { connection: line, session, reply, cut } => {
                 self.reply_came(line, session, reply, cut);

@@ -4,6 +4,8 @@
 //! It still satisfies the contract of `EntityStore`, unless a [`StoreMutation`] violates a part of it to test the
 //! oracle. The world handles arrival, delay, duplication and reordering; this file is the engine.
 
+mod databases;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,6 +23,8 @@ use crate::rng::Rng;
 use crate::schemas::WrongSchema;
 use crate::tells::OutboxChange;
 use crate::timers::{DurableChange, WrongWakeUps, may_move_wake_up};
+use databases::UnfencedCopy;
+pub use databases::{MovedMark, Place};
 
 /// A rule of the store that a run may disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +48,11 @@ pub enum StoreMutation {
     /// A refused commit is delivered and checked a second time. By then another turn may have made the version that it
     /// builds on, so its claim and version pass the check, although `Refused` means that it will never take effect.
     RefusalsPass,
+    /// The claim that moves a shard's data leaves no mark in the former database, which continues to accept the commits
+    /// of its last claim (R26).
+    CopyWithoutMark,
+    /// A shard's data is copied as soon as the map names another database, while the owner continues to commit (R26).
+    MoveOutsideHandOff,
 }
 
 /// The contents of the disk, or of the page cache.
@@ -51,6 +60,10 @@ pub enum StoreMutation {
 pub struct Image {
     /// The current claim.
     pub claim: Option<Claim>,
+    /// The number of the database that the data is in.
+    pub database: u64,
+    /// The mark that the data is being moved to another database (R26).
+    pub moved: Option<MovedMark>,
     /// The entities' heads.
     pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
     /// The floor of the shard, if a head was removed.
@@ -88,6 +101,15 @@ pub struct Image {
 pub enum Request {
     /// Claim the shard.
     Claim(Arc<Claim>),
+    /// Claim the shard in a database, to which its data is moved if it is elsewhere (R26).
+    ClaimIn {
+        /// The claim.
+        claim: Arc<Claim>,
+        /// The database that the claimant's map names.
+        database: u64,
+        /// How many claims fail until the data is moved, if it has to be.
+        attempts: u64,
+    },
     /// Commit turns.
     Commit(Vec<Commit>),
     /// Load an entity.
@@ -174,6 +196,12 @@ pub struct Store {
     old: Option<Image>,
     /// What is really on disk below clean pages that were never written, for [`StoreMutation::TrustCache`].
     under: Option<Image>,
+    /// The copy to which no commit is added any more, for [`StoreMutation::CopyWithoutMark`].
+    copied: Option<Box<Image>>,
+    /// The former database, for [`StoreMutation::CopyWithoutMark`].
+    former: Option<Box<Image>>,
+    /// For [`StoreMutation::MoveOutsideHandOff`].
+    unfenced: Option<UnfencedCopy>,
 }
 
 impl Store {
@@ -212,6 +240,9 @@ impl Store {
         }
         let (answer, wrote) = match request {
             Request::Claim(claim) => (Response::Claim(self.claim(&claim)), true),
+            Request::ClaimIn { claim, database, attempts } => {
+                (Response::Claim(self.claim_in(&claim, database, attempts)), true)
+            }
             Request::Commit(commits) => {
                 let outcomes = commits
                     .into_iter()
@@ -328,6 +359,11 @@ impl Store {
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimOutcome {
+        // A claimant without a map continues a move that is in progress.
+        if let Some(mark) = &self.cache.moved {
+            let to = mark.to();
+            return self.claim_in(claim, to, 0);
+        }
         match &self.cache.claim {
             Some(standing)
                 if !claim.supersedes(standing) && !self.has_mutation(StoreMutation::NoClaims) =>
@@ -342,12 +378,27 @@ impl Store {
     }
 
     fn commit(&mut self, commit: Commit) -> CommitOutcome {
+        if let Some(outcome) = self.commit_in_former(&commit) {
+            return outcome;
+        }
+        let outcome = self.commit_here(commit);
+        if outcome == CommitOutcome::Committed {
+            self.on_committed();
+        }
+        outcome
+    }
+
+    fn commit_here(&mut self, commit: Commit) -> CommitOutcome {
         let stored = self.cache.heads.get(&commit.entity);
         let revision = stored.map_or(0, |head| head.revision);
         if stored.is_some_and(|head| {
             head.turn == commit.head.turn && head.version == commit.head.version
         }) {
             return CommitOutcome::AlreadyCommitted;
+        }
+        if let Some(mover) = self.fenced_by_move() {
+            let current = Some(Box::new(mover.clone()));
+            return CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current });
         }
         let has_head = stored.is_some();
         let floor = self.cache.floor.as_ref().map_or(0, |floor| floor.version);
@@ -509,7 +560,9 @@ impl Store {
 #[must_use]
 pub fn refusal(request: &Request, why: &str) -> Response {
     match request {
-        Request::Claim(_) => Response::Claim(ClaimOutcome::Failed(why.into())),
+        Request::Claim(_) | Request::ClaimIn { .. } => {
+            Response::Claim(ClaimOutcome::Failed(why.into()))
+        }
         Request::Commit(commits) => {
             let limit = CommitOutcome::Refused(CommitRefusal::LimitReached(why.into()));
             let outcomes = commits.iter();
@@ -553,7 +606,7 @@ impl Request {
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
         match self {
-            Self::Claim(claim) => Self::Claim(claim),
+            claim @ (Self::Claim(_) | Self::ClaimIn { .. }) => claim,
             Self::Commit(commits) => Self::Commit(
                 commits
                     .into_iter()

@@ -133,6 +133,8 @@ pub enum ViolationKind {
     ExpiredEarly,
     /// A manager moved a shard more often than escalated failures may (K33).
     EscalatedTooOften,
+    /// A shard's data is not in the database that the map names long after the last fault (R26).
+    NotRelocated,
     /// An instance was passivated before the delay that its guest had set (E15).
     PassivatedEarly,
     /// A turn in a stopping shard still waits for an ask (R15).

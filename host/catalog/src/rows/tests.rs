@@ -90,6 +90,14 @@ fn the_other_rows_have_golden_bytes() {
     let ranges = vec![StoreRange { first_shard: 0, store_id: 300 }];
     let stores = StoresRow { ranges, extensions: Default::default() };
     assert_eq!(encode_value(&stores).expect("encodes").as_ref(), [3, 1, 0, 172, 2, 0]);
+    let mut map = stores.map().expect("decodes");
+    assert_eq!((map.version, &map.ranges, map.moving), (0, &vec![(0, 300)], None));
+    map.version = 2;
+    map.moving = Some(ostraca_store_ranges::RangeMove { first: 5, last: 9, to: 301 });
+    let moving = stores.with_map(&map).expect("encodes");
+    let bytes = encode_value(&moving).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 1, 0, 172, 2, 1, 1, 6, 2, 1, 5, 9, 173, 2]);
+    assert_eq!(moving.map().expect("decodes"), map);
     let binding = BindingRow {
         pool: "p".into(),
         shard_key: ShardKeyRule::Until("/".into()),

@@ -38,6 +38,7 @@ pub(crate) mod send;
 pub(crate) mod shards;
 pub(crate) mod status;
 pub(crate) mod store;
+mod store_move;
 pub(crate) mod tell;
 
 /// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` creates it.

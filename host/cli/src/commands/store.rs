@@ -1,20 +1,23 @@
-//! `ostraca store`: accepts a PostgreSQL server that may lack acknowledged turns, or moves a stopped cluster's stores.
+//! `ostraca store`: accepts a PostgreSQL server that may lack acknowledged turns, adds databases, or copies a stopped
+//! cluster's stores.
 
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_node::transfer::{CopyStep, ItemKind};
-use ostraca_node::{Config, CopiedStores, PostgresSettings, StorePlace};
+use ostraca_node::{Config, CopiedStores, PostgresSettings, ProbedStore, StorePlace};
 use serde_json::json;
 
-use super::config_file;
 use super::init::absolute;
+use super::{config_file, store_move};
 use crate::args::{DatabaseAccess, Global, OutputFormat, Store, StoreCommand, StoreCopy, TlsMode};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
-pub(crate) fn run(global: &Global, args: &Store) -> Result<Exit, Failure> {
+pub(crate) async fn run(global: &Global, args: &Store) -> Result<Exit, Failure> {
     match &args.what {
+        StoreCommand::Add { file } => add(global, file),
+        StoreCommand::Move(args) => store_move::run(global, args).await,
         StoreCommand::Accept { file, restored } => accept(global, file, *restored),
         StoreCommand::Copy(args) => copy(global, args),
     }
@@ -43,6 +46,28 @@ fn accept(global: &Global, file: &Path, restored: bool) -> Result<Exit, Failure>
             "place": store.place, "cluster_name": name,
             "store_id": format!("{:032x}", store.identity.store_id),
         })),
+    }
+    Ok(Exit::Done)
+}
+
+fn add(global: &Global, file: &Path) -> Result<Exit, Failure> {
+    let added = ostraca_node::add_databases(&Config::load(&config_file(file))?)?;
+    let id = |store: &ProbedStore| format!("{:032x}", store.identity.store_id);
+    match global.output {
+        OutputFormat::Table => {
+            for (store, is_new) in &added {
+                let did = if *is_new { "created" } else { "exists already:" };
+                output::line(&format!("{did} store {} in {}", id(store), store.place));
+            }
+            output::line(
+                "next: name the same databases in the configuration of every node, and restart the nodes;",
+            );
+            output::line("  then move shards: ostraca store move --shards FIRST-LAST --to ID");
+        }
+        OutputFormat::Json => {
+            let one = |(store, is_new): &(ProbedStore, bool)| json!({ "store_id": id(store), "place": store.place, "created": is_new });
+            output::json(&json!({ "databases": added.iter().map(one).collect::<Vec<_>>() }));
+        }
     }
     Ok(Exit::Done)
 }

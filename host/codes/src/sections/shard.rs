@@ -145,8 +145,8 @@ section! {
         }
         STORE_FULL = "store-full" {
             retry: Yes,
-            happened: "The store refused the turn: its queue is full (`store.queue-…`), free disk space is low (`store.low-water-bytes`), or it has stopped. The text says which.",
-            help: "Free disk space; see [`store-stopped`](#what-ostraca-status-reports).",
+            happened: "The store refused the turn: its queue is full (`store.queue-…`), free disk space is low (`store.low-water-bytes`), the disk of PostgreSQL is full, or it has stopped. The text says which.",
+            help: "Free disk space, on the machine of PostgreSQL if the text names it; see [`store-stopped`](#what-ostraca-status-reports).",
         }
         COMMIT_REFUSED = "commit-refused" {
             retry: Yes,

@@ -9,6 +9,16 @@ section! {
             happened: "A backup was requested from a node that does not have the cluster's store, or whose store does not have all of it.",
             help: "Connect to the node with the role `store`. If the stores are in PostgreSQL, back them up there.",
         }
+        UNKNOWN_STORE = "unknown-store" {
+            retry: No,
+            happened: "A store of the state is named whose database is not configured on this node; the text says which.",
+            help: "Add the database to `postgres.databases` in the configuration of every node, and restart them.",
+        }
+        MOVE_IN_PROGRESS = "move-in-progress" {
+            retry: YesIf("after that move"),
+            happened: "A range of shards was to be moved to another database while another move has not ended.",
+            help: "`ostraca store move` without a range shows the move in progress, and ends it.",
+        }
         STORE_STOPPED = "store-stopped" {
             retry: No,
             happened: "A write or a sync of the store failed. The store has stopped writing, since the state of the disk is unknown. Nothing acknowledged is lost.",
@@ -22,7 +32,7 @@ section! {
         LEASE_LAPSED = "lease-lapsed" {
             retry: YesIf("with the store"),
             happened: "The node's lease was not renewed for its whole length, or the node has not been able to register since it started. Its shards are suspended until it does.",
-            help: "Check the store: it is slow, or has stopped.",
+            help: "Check the store: it is slow, has stopped, or is full ([stores](stores.md)).",
         }
         SHARDS_NOT_SERVING = "shards-not-serving" {
             retry: Yes,

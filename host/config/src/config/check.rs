@@ -113,16 +113,31 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
 
 /// Checks the address of the database, and that nobody can listen to or change what is sent there unless that is wanted.
 fn postgres(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
-    let Some(url) = &file.postgres.url else { return Ok(()) };
-    if let Err(why) = Options::check_url(url) {
-        let help = "write \"host=HOST user=USER dbname=DATABASE\"";
-        let why = format!("`url` is not the address of a database: {why}");
-        return Err(input.at(&["postgres", "url"], why, Some(help.into())));
-    }
-    if file.postgres.tls.is_none() && !Options::is_local(url) {
-        let help = "add `tls = \"verify\"`, or `tls = \"off\"` if the network itself is protected";
-        let why = "`tls` must be set for a database on another machine".into();
-        return Err(input.at(&["postgres", "url"], why, Some(help.into())));
+    let databases = &file.postgres.databases;
+    let Some(url) = &file.postgres.url else {
+        return match databases.is_empty() {
+            true => Ok(()),
+            false => {
+                let why = "`databases` are in addition to the one under `url`".into();
+                Err(input.at(&["postgres", "databases"], why, Some("add `url`".into())))
+            }
+        };
+    };
+    let further = databases.iter().map(|url| ("databases", url));
+    for (setting, url) in [("url", url)].into_iter().chain(further) {
+        let place = ["postgres", setting];
+        if let Err(why) = Options::check_url(url) {
+            let help = "write \"host=HOST user=USER dbname=DATABASE\"";
+            let what = if setting == "url" { "`url`" } else { "an entry of `databases`" };
+            let why = format!("{what} is not the address of a database: {why}");
+            return Err(input.at(&place, why, Some(help.into())));
+        }
+        if file.postgres.tls.is_none() && !Options::is_local(url) {
+            let help =
+                "add `tls = \"verify\"`, or `tls = \"off\"` if the network itself is protected";
+            let why = "`tls` must be set for a database on another machine".into();
+            return Err(input.at(&place, why, Some(help.into())));
+        }
     }
     if file.postgres.ca_file.is_some() && file.postgres.tls != Some(TlsMode::Verify) {
         let why = "`ca-file` is used only with `tls = \"verify\"`".into();
@@ -333,6 +348,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["gateway", "max-channel-feeds"], file.gateway.max_channel_feeds, MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
+        (["hand-off", "max-relocations"], file.hand_off.max_relocations, MAX_SHARDS),
         (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),
         (["rebalance", "least-shard-threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
         (

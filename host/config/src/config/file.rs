@@ -445,9 +445,21 @@ impl ConfigFile {
     /// Settings of the stores in PostgreSQL, with the limits of the section `store` for queues and batches; `None` if they
     /// are not there.
     pub(super) fn postgres_options(&self, data: &Path) -> Option<ostraca_store_postgres::Options> {
-        let options = self.postgres.options(data, self.lease)?;
+        self.postgres.options(data, self.lease).map(|options| self.with_store_limits(options))
+    }
+
+    /// Settings of the further databases with the state of entities.
+    pub(super) fn further_databases(&self, data: &Path) -> Vec<ostraca_store_postgres::Options> {
+        let databases = self.postgres.further(data, self.lease).into_iter();
+        databases.map(|options| self.with_store_limits(options)).collect()
+    }
+
+    fn with_store_limits(
+        &self,
+        options: ostraca_store_postgres::Options,
+    ) -> ostraca_store_postgres::Options {
         let store = &self.store;
-        Some(ostraca_store_postgres::Options {
+        ostraca_store_postgres::Options {
             call_timeout: store.call_timeout.min(self.lease),
             batch_commits: store.batch_commits as usize,
             batch_bytes: saturating_usize(store.batch_bytes),
@@ -458,7 +470,7 @@ impl ConfigFile {
             watch_history_changes: store.watch_history_changes as usize,
             watch_history_bytes: saturating_usize(store.watch_history_bytes),
             ..options
-        })
+        }
     }
 
     /// Settings of the store in etcd, with the limits of the section `store` for queues; `None` if there is none.
@@ -501,6 +513,7 @@ impl ConfigFile {
             max_drain_hand_offs: self.hand_off.max_drain_hand_offs as usize,
             max_escalations: self.hand_off.max_escalations as usize,
             escalation_period: millis(self.hand_off.escalation_period),
+            max_relocations: self.hand_off.max_relocations as usize,
             max_rebalance_hand_offs: self.rebalance.max_hand_offs as usize,
             rebalance_interval: millis(self.rebalance.interval),
             rebalance_retry_interval: millis(self.rebalance.retry_interval),

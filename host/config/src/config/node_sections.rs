@@ -92,6 +92,7 @@ pub(super) struct HandOffSection {
     #[serde(with = "units::duration")]
     pub(super) timeout: Duration,
     pub(super) max_drain_hand_offs: u32,
+    pub(super) max_relocations: u32,
     pub(super) max_escalations: u32,
     #[serde(with = "units::duration")]
     pub(super) escalation_period: Duration,
@@ -159,6 +160,7 @@ impl Default for HandOffSection {
             stop_resend_interval: Duration::from_millis(node.stop_resend_interval),
             timeout: Duration::from_millis(node.hand_off_timeout),
             max_drain_hand_offs: saturating_u32(node.max_drain_hand_offs),
+            max_relocations: saturating_u32(node.max_relocations),
             max_escalations: saturating_u32(node.max_escalations),
             escalation_period: Duration::from_millis(node.escalation_period),
         }

@@ -13,6 +13,7 @@ use crate::user_file::units;
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct PostgresSection {
     pub(super) url: Option<String>,
+    pub(super) databases: Vec<String>,
     pub(super) password_file: Option<PathBuf>,
     pub(super) tls: Option<TlsMode>,
     pub(super) ca_file: Option<PathBuf>,
@@ -50,6 +51,7 @@ impl Default for PostgresSection {
         let options = Options::new("");
         Self {
             url: None,
+            databases: Vec::new(),
             password_file: None,
             tls: None,
             ca_file: None,
@@ -69,6 +71,16 @@ impl Default for PostgresSection {
 }
 
 impl PostgresSection {
+    /// The settings of the connections to the further databases.
+    pub(super) fn further(&self, data: &Path, lease: Duration) -> Vec<Options> {
+        let first = self.options(data, lease).into_iter();
+        let of = |first: Options| {
+            let urls = self.databases.iter();
+            urls.map(move |url| Options { url: url.clone(), ..first.clone() }).collect::<Vec<_>>()
+        };
+        first.flat_map(of).collect()
+    }
+
     /// The settings of the connections; `None` if the stores are not in PostgreSQL. `lease` bounds how long a
     /// statement may take: a claim must not wait that long for a lock (R4).
     pub(super) fn options(&self, data: &Path, lease: Duration) -> Option<Options> {

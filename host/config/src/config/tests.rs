@@ -95,6 +95,19 @@ fn with_a_database_no_node_has_the_store() {
 }
 
 #[test]
+fn further_databases_have_the_settings_of_the_first() {
+    let text = "node = \"n\"\n[postgres]\nurl = \"host=db1\"\ndatabases = [\"host=db2\", \"host=db3\"]\ntls = \"verify\"\nwriters = 2\n[store]\nqueue-reads = 7\n";
+    let config = Config::parse(text, "dir/ostraca.toml").expect("a configuration");
+    let further = config.further_databases();
+    let urls: Vec<_> = further.iter().map(|options| options.url.as_str()).collect();
+    assert_eq!(urls, ["host=db2", "host=db3"]);
+    for options in further {
+        assert_eq!((options.writers, options.queue_reads), (2, 7));
+        assert_eq!(options.tls, ostraca_store_postgres::Tls::Verify { ca: None });
+    }
+}
+
+#[test]
 fn with_etcd_the_state_stays_where_it_is() {
     let text = "node = \"n\"\nlease = \"2 s\"\n[etcd]\nendpoints = [\"localhost:2379\"]\nuser = \"o\"\npassword-file = \"pw\"\n[store]\nqueue-metadata-ops = 7\n";
     let config = Config::parse(text, "dir/ostraca.toml").expect("a configuration");
@@ -174,6 +187,17 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[postgres]\nurl = \"there\"", Some(3), "not the address of a database"),
         ("node = \"n\"\n[postgres]\nurl = \"dbname=o\"", Some(3), "names no host"),
         ("node = \"n\"\n[postgres]\nurl = \"host=db\"", Some(3), "`tls` must be set"),
+        (
+            "node = \"n\"\n[postgres]\nurl = \"host=localhost\"\ndatabases = [\"host=db\"]",
+            Some(4),
+            "`tls` must be set",
+        ),
+        (
+            "node = \"n\"\n[postgres]\nurl = \"host=localhost\"\ndatabases = [\"dbname=o\"]",
+            Some(4),
+            "an entry of `databases` is not the address of a database",
+        ),
+        ("node = \"n\"\n[postgres]\ndatabases = [\"host=db\"]", Some(3), "in addition to the one"),
         (
             "node = \"n\"\n[postgres]\nurl = \"host=localhost\"\nca-file = \"x\"",
             Some(4),

@@ -95,18 +95,41 @@ pub struct NodeReport {
 
 impl Extensible for NodeReport {
     const NAME: &'static str = "NodeReport";
-    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER, Self::ESCALATED];
+    const FIELDS: &'static [u32] =
+        &[Self::UNRUNNABLE, Self::NUMBER, Self::ESCALATED, Self::MISPLACED];
 }
 
 impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
     const ESCALATED: u32 = 20;
+    const MISPLACED: u32 = 22;
     /// Maximum number of types that a report names: for the manager, one is as bad as many.
     pub const MAX_UNRUNNABLE_TYPES: usize = 16;
 
     /// Maximum number of escalated shards that a report names.
     pub const MAX_ESCALATED: usize = 256;
+
+    /// Maximum number of misplaced shards that a report names: many times more than are relocated at the same time.
+    pub const MAX_MISPLACED: usize = 256;
+
+    /// Shards that must be handed off because their state is in another database than the one that the map names, with
+    /// their epochs (R26).
+    #[must_use]
+    pub fn misplaced(&self) -> Vec<(ShardId, Epoch)> {
+        // Bytes that do not decode count as an empty list.
+        self.extensions.get(Self::MISPLACED).ok().flatten().unwrap_or_default()
+    }
+
+    /// Sets these shards, which must be in ascending order. The report names the lowest ones, at most
+    /// [`Self::MAX_MISPLACED`] and no more than fit into the extension block: the others follow in later reports, once
+    /// these are in place.
+    pub fn set_misplaced(&mut self, shards: &[(ShardId, Epoch)]) {
+        let mut named = &shards[..shards.len().min(Self::MAX_MISPLACED)];
+        while !named.is_empty() && self.extensions.set(Self::MISPLACED, &named).is_err() {
+            named = &named[..named.len() / 2];
+        }
+    }
 
     /// Shards that must move to another host because a failure of one of their entities is escalated, with their
     /// epochs (K33).

@@ -87,6 +87,10 @@ pub enum Event {
     CachedRows(Vec<(RowKey, Row, u64)>),
     /// The complete list of deployed types that this node cannot run (R24).
     UnrunnableTypes(Vec<String>),
+    /// The complete list of held shards whose state is in another database than the one that the map names, each with
+    /// the epoch of its assignment (R26). A shard that is still being claimed, or held under another epoch, does not
+    /// count: its claim moves the state.
+    MisplacedShards(Vec<(ShardId, Epoch)>),
     /// The cluster's settings, as their row contains them now. A revision older than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
     /// An operator wants a node's shards moved elsewhere, or revokes that (R12).

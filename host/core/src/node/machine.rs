@@ -259,6 +259,7 @@ impl Machine {
         manager.assign_unowned_shards(context, observed);
         manager.escalate(context, observed);
         manager.drain(context, observed);
+        manager.relocate(context, observed);
         manager.rebalance(context, observed);
         manager.step_down(context, observed, me);
         self.deliver_local_messages();

@@ -29,6 +29,9 @@ pub struct Settings {
     pub max_escalations: usize,
     /// The period within which such moves are counted. Default 600,000.
     pub escalation_period: u64,
+    /// Maximum number of shards that are relocated to another database at the same time: from the start of their
+    /// hand-off until they are served again (R26). Default 4.
+    pub max_relocations: usize,
     /// Interval at which the manager balances (S13, A1). Default 10,000.
     pub rebalance_interval: u64,
     /// How soon the manager retries after a failure (S15.8). Default 2,000.
@@ -81,6 +84,7 @@ impl Default for Settings {
             max_rebalance_hand_offs: 32,
             max_escalations: 3,
             escalation_period: 600_000,
+            max_relocations: 4,
             rebalance_interval: 10_000,
             rebalance_retry_interval: 2_000,
             report_delay: 20,
@@ -146,10 +150,14 @@ pub enum Mutation {
     ApplyLeaseImmediately,
     /// A shard moves however often the failures of its entities are escalated (K33).
     UnboundedEscalations,
+    /// The manager does not hand off shards whose state is in the wrong database (R26).
+    IgnoreMisplacedShards,
     /// The intent is not written ahead: the owner gets the hand-off before the row shows it (S15).
     SkipWriteAhead,
     /// A lease is counted from when the answer to its renewal arrived (R8).
     LeaseFromRenewalResponse,
     /// A lease is counted from when the answer to its registration arrived (R8).
     LeaseFromRegistrationResponse,
+    /// A row that is older than the known one replaces it.
+    AcceptOlderRows,
 }

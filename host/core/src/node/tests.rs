@@ -18,6 +18,7 @@ mod manager_silence;
 mod moves;
 mod plans;
 mod pruning;
+mod relocations;
 mod renewals;
 mod rows;
 mod strategies;

@@ -12,6 +12,7 @@ use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity};
 use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
+use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::peer::PeerDialer;
@@ -32,6 +33,8 @@ pub(super) struct NodeBuilder {
     pub(super) node: NodeId,
     pub(super) clock: Arc<ClusterClock>,
     pub(super) random_key: Arc<OnceLock<RandomKey>>,
+    /// The stores of the state, once they are connected, if there are several.
+    pub(super) ranges: Arc<OnceLock<RangedStore>>,
     pub(super) stats: Arc<Stats>,
     pub(super) types: TypeRegistry,
 }
@@ -46,6 +49,7 @@ impl NodeBuilder {
             node,
             clock,
             random_key: Arc::default(),
+            ranges: Arc::default(),
             stats: Arc::default(),
             types: TypeRegistry::default(),
         }
@@ -84,6 +88,7 @@ impl NodeBuilder {
             control_runtime: control.runtime.clone(),
             clock: self.clock.clone(),
             random_key: self.random_key.clone(),
+            ranges: self.ranges.clone(),
             stats: self.stats.clone(),
         }
     }

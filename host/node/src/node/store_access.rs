@@ -11,6 +11,7 @@ use ostraca_core::ids::ClusterId;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
+use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::PeerDialer;
 use ostraca_workers::RandomKey;
@@ -106,6 +107,7 @@ pub(super) struct StoreConnector {
     pub(super) control_runtime: Handle,
     pub(super) clock: Arc<ClusterClock>,
     pub(super) random_key: Arc<OnceLock<RandomKey>>,
+    pub(super) ranges: Arc<OnceLock<RangedStore>>,
     pub(super) stats: Arc<Stats>,
 }
 
@@ -121,6 +123,7 @@ impl StoreConnector {
         let limit = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
         let error = match self.connect(limit).await {
             Ok(reached) => {
+                self.note_ranges(&reached);
                 let local_store = self.own.clone();
                 let stores = StoreHandles { local_store, ..StoreHandles::from_reached(&reached) };
                 reached.keepers.into_iter().for_each(|keeper| drop(tasks.spawn(keeper)));
@@ -140,6 +143,13 @@ impl StoreConnector {
         Ok(stores)
     }
 
+    fn note_ranges(&self, reached: &ReachedStores) {
+        if let Some(ranges) = &reached.ranges {
+            // They are connected once.
+            let _ = self.ranges.set(ranges.clone());
+        }
+    }
+
     async fn connect(&self, limit: Duration) -> Result<ReachedStores, NodeError> {
         let Self { config, cluster, own, dialer, control_runtime: control, .. } = self;
         stores::connect(config, *cluster, own.as_ref(), dialer, control, limit).await
@@ -151,6 +161,7 @@ impl StoreConnector {
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
                 Ok(reached) => {
+                    self.note_ranges(&reached);
                     // Before any turn can run.
                     apply_cluster_info(&reached.cluster_info, &self.clock, &self.random_key);
                     let time = reached.cluster_info.cluster_time;

@@ -102,6 +102,14 @@ pub(super) async fn check_state_store(
     let Some((row, _)) = rows::read::<StoresRow>(rows, &rows::stores_key()).await? else {
         return Ok(());
     };
+    let map = row.map()?;
+    let is_here = |store: &u128| *store == state.store_id;
+    let mut named = row.ranges.iter().map(|range| range.store_id).chain(map.moving.map(|it| it.to));
+    if named.clone().any(|store| is_here(&store))
+        && let Some(other) = named.find(|store| !is_here(store))
+    {
+        return Err(NodeError::UnknownStore(other));
+    }
     match row.ranges.iter().find(|range| range.store_id != state.store_id) {
         None => Ok(()),
         Some(other) => {

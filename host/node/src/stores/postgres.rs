@@ -42,6 +42,27 @@ pub(super) async fn open(
     Ok((store, keeper))
 }
 
+/// Opens a further database with state of entities. Its witness is named by the store's id.
+///
+/// # Errors
+/// As [`open`].
+pub(super) async fn open_further(
+    config: &Config,
+    options: Options,
+    cluster: ClusterId,
+) -> Result<(Arc<PostgresStore>, BoxFuture<'static, ()>), NodeError> {
+    let options = Options { cluster: Some(cluster), ..options };
+    let identity = PostgresStore::probe(&options).await?;
+    let name = format!("postgres-{:032x}.witness", identity.store_id);
+    let file = WitnessFile { path: config.data.join(name), store: "a further PostgreSQL database" };
+    let last_opening = file.last_opening().await?;
+    let store = PostgresStore::open_for_state(Options { last_opening, ..options }).await?;
+    let store = Arc::new(store);
+    update_witness(&file, &store).await?;
+    let keeper = keep_witness(file, store.clone()).boxed();
+    Ok((store, keeper))
+}
+
 async fn update_witness(file: &WitnessFile, store: &PostgresStore) -> Result<(), NodeError> {
     file.update(EntityStore::identity(store), EntityStore::open_nonces(store)).await
 }

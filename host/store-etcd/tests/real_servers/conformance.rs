@@ -12,7 +12,11 @@ use tokio::runtime::Runtime;
 
 #[test]
 fn etcd_keeps_the_contract_of_cluster_stores() {
-    let etcd = Arc::new(Cluster::start(3));
+    check(Cluster::start(3));
+}
+
+pub(crate) fn check(etcd: Cluster) {
+    let etcd = Arc::new(etcd);
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let prefixes: Arc<Mutex<HashMap<u128, String>>> = Arc::default();
     let (on, known, at, count) =

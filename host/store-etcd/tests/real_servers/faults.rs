@@ -47,7 +47,7 @@ async fn calls_that_wait_together_are_one_transaction() {
 }
 
 /// Increments the number in a row again and again. Counts the increments that were acknowledged, and those in doubt.
-async fn increment(
+pub(crate) async fn increment(
     store: Arc<EtcdStore>,
     key: String,
     end: Arc<AtomicBool>,

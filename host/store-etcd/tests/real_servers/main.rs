@@ -1,8 +1,10 @@
 //! The store on real etcd servers, which the tests install from Debian's packages if they may, start on ports of their
 //! own, and stop.
 
+mod clock;
 mod conformance;
 mod faults;
+mod full_disk;
 mod refusals;
 
 use std::time::Duration;

@@ -1,11 +1,10 @@
-//! What a wrong address, login, certificate or store gets, and an etcd without room.
+//! What a wrong address, login, certificate or store gets.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use futures::future::join_all;
 use ostraca_core::ids::ClusterId;
-use ostraca_store::{ClusterStore, CompareAndSetError};
+use ostraca_store::ClusterStore;
 use ostraca_store_etcd::{EtcdStore, OpenError, Options, Tls};
 use ostraca_test_servers::certificates::certificates;
 use ostraca_test_servers::etcd::Cluster;
@@ -55,50 +54,23 @@ async fn a_wrong_address_or_store_is_refused_with_the_reason() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_etcd_refuses_changes_and_serves_reads() {
-    let etcd = Cluster::start_with(1, &["--quota-backend-bytes", "1048576"], &[]);
-    let store = create(&etcd).await;
-    let value = "v".repeat(60_000);
-    let mut last = store.compare_and_set(cas("a", None, "v")).await.expect("written");
-    let full = loop {
-        match store.compare_and_set(cas("a", Some(last), &value)).await {
-            Ok(revision) => last = revision,
-            Err(CompareAndSetError::Store(error)) => break error,
-            Err(other) => panic!("{other}"),
-        }
-    };
-    assert!(full.is_retryable() && full.to_string().contains("space exceeded"), "{full}");
-    assert_eq!(store.get("a").await.expect("read").expect("a row").revision, last);
-    // A batch is not let through either.
-    let batch = (0..3).map(|at| store.compare_and_set(cas(&format!("b{at}"), None, &value)));
-    for result in join_all(batch).await {
-        assert!(
-            result.as_ref().is_err_and(|error| error.to_string().contains("space")),
-            "{result:?}"
-        );
-    }
-}
-
 /// Files with names of their own.
-struct Files(TempDir, AtomicU32);
+pub(crate) struct Files(TempDir, AtomicU32);
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory"), AtomicU32::new(0))
     }
 
-    fn file(&self, text: &str) -> Option<PathBuf> {
+    pub(crate) fn file(&self, text: &str) -> Option<PathBuf> {
         let path = self.0.path().join(self.1.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::write(&path, text).expect("written");
         Some(path)
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_is_checked_and_its_rights_too() {
-    let etcd = Cluster::start(1);
-    create(&etcd).await;
+/// Lets etcd ask for logins: the user `o` may use the store, `nobody` may not. Each has the password `secret`.
+pub(crate) fn add_users(etcd: &Cluster) {
     for command in [
         &["user", "add", "root", "--new-user-password", "rootpass"][..],
         &["user", "grant-role", "root", "root"],
@@ -115,6 +87,13 @@ async fn a_login_is_checked_and_its_rights_too() {
             etcd.ctl(command).unwrap_or_else(|_| panic!("{command:?}: {why}"));
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_is_checked_and_its_rights_too() {
+    let etcd = Cluster::start(1);
+    create(&etcd).await;
+    add_users(&etcd);
     let files = Files::new();
     let login = |user: &str, password: &str| Options {
         user: Some(user.into()),

@@ -55,7 +55,7 @@ pub(super) async fn execute(
 
 /// The items of a page, in columns.
 #[derive(Default)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     shards: Shards,
     claims: Vec<Vec<u8>>,
     has_floors: Vec<bool>,
@@ -81,7 +81,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn of(items: Vec<Item>) -> Result<Self, StoreError> {
+    pub(crate) fn of(items: Vec<Item>) -> Result<Self, StoreError> {
         let damaged = |error| corrupt("an item", error);
         let mut columns = Self::default();
         for item in items {
@@ -133,6 +133,34 @@ impl Columns {
         Ok(columns)
     }
 
+    /// The columns of heads, without their shards.
+    pub(crate) fn head_parameters(&self) -> [Parameter<'_>; 6] {
+        [
+            (&self.head_types, Type::BYTEA_ARRAY),
+            (&self.head_ids, Type::BYTEA_ARRAY),
+            (&self.versions, Type::INT8_ARRAY),
+            (&self.turns, Type::BYTEA_ARRAY),
+            (&self.sequences, Type::INT8_ARRAY),
+            (&self.heads, Type::BYTEA_ARRAY),
+        ]
+    }
+
+    /// The columns of records, without their shards.
+    pub(crate) fn record_parameters(&self) -> [Parameter<'_>; 5] {
+        [
+            (&self.kinds, Type::INT2_ARRAY),
+            (&self.record_types, Type::BYTEA_ARRAY),
+            (&self.record_ids, Type::BYTEA_ARRAY),
+            (&self.keys, Type::BYTEA_ARRAY),
+            (&self.values, Type::BYTEA_ARRAY),
+        ]
+    }
+
+    /// Whether they hold heads, and records.
+    pub(crate) fn holds(&self) -> (bool, bool) {
+        (!self.heads.is_empty(), !self.values.is_empty())
+    }
+
     /// Writes them as a part of the transaction.
     pub(super) async fn write(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
         let [versions, generations, watermarks, tell_watermarks] = &self.floors;
@@ -150,25 +178,12 @@ impl Columns {
         }
         if !self.heads.is_empty() {
             let mut parameters = self.of_heads.parameters();
-            parameters.extend([
-                (&self.head_types as _, Type::BYTEA_ARRAY),
-                (&self.head_ids as _, Type::BYTEA_ARRAY),
-                (&self.versions as _, Type::INT8_ARRAY),
-                (&self.turns as _, Type::BYTEA_ARRAY),
-                (&self.sequences as _, Type::INT8_ARRAY),
-                (&self.heads as _, Type::BYTEA_ARRAY),
-            ]);
+            parameters.extend(self.head_parameters());
             execute(transaction, WRITE_HEADS, &parameters).await?;
         }
         if !self.values.is_empty() {
             let mut parameters = self.of_records.parameters();
-            parameters.extend([
-                (&self.kinds as _, Type::INT2_ARRAY),
-                (&self.record_types as _, Type::BYTEA_ARRAY),
-                (&self.record_ids as _, Type::BYTEA_ARRAY),
-                (&self.keys as _, Type::BYTEA_ARRAY),
-                (&self.values as _, Type::BYTEA_ARRAY),
-            ]);
+            parameters.extend(self.record_parameters());
             execute(transaction, WRITE_RECORDS, &parameters).await?;
         }
         for component in &self.components {

@@ -21,15 +21,15 @@ use crate::row::{column, key_text};
 
 const SHARDS: &str = "
     SELECT s.id, s.claim, s.has_floor, s.floor_version, s.floor_generation, s.floor_watermark, s.floor_tell_watermark,
-        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ostraca.commits)
-    FROM ostraca.shards s WHERE s.id > $1 ORDER BY s.id LIMIT $2";
+        s.sequence_base + (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM ostraca.commits)
+    FROM ostraca.shards s";
 /// Values are read only for as many rows as fit in the page, and for the first one.
 const HEADS: &str = "
     SELECT shard, type, id, namespace, pool, number, commit_sequence, head FROM (
         SELECT h.*, s.namespace, s.pool, s.number,
             sum(64 + octet_length(h.head)) OVER (ORDER BY h.shard, h.type, h.id) AS bytes,
             row_number() OVER (ORDER BY h.shard, h.type, h.id) AS place
-        FROM (SELECT * FROM ostraca.heads h WHERE (h.shard, h.type, h.id) > ($1, $2, $3)
+        FROM (SELECT * FROM ostraca.heads h WHERE (h.shard, h.type, h.id) > ($1, $2, $3) AND h.shard <= $6
             ORDER BY h.shard, h.type, h.id LIMIT $4) h
         JOIN ostraca.shards s ON s.id = h.shard
     ) page WHERE place = 1 OR bytes <= $5 ORDER BY place";
@@ -39,6 +39,7 @@ const RECORDS: &str = "
             sum(64 + octet_length(r.value)) OVER (ORDER BY r.shard, r.kind, r.type, r.id, r.key) AS bytes,
             row_number() OVER (ORDER BY r.shard, r.kind, r.type, r.id, r.key) AS place
         FROM (SELECT * FROM ostraca.records r WHERE (r.shard, r.kind, r.type, r.id, r.key) > ($1, $2, $3, $4, $5)
+                AND r.shard <= $8
             ORDER BY r.shard, r.kind, r.type, r.id, r.key LIMIT $6) r
         JOIN ostraca.shards s ON s.id = r.shard
     ) page WHERE place = 1 OR bytes <= $7 ORDER BY place";
@@ -95,11 +96,11 @@ impl Contents {
                     (shards(client, *after).boxed(), Some(Cursor::Head(0, vec![], vec![])))
                 }
                 Cursor::Head(shard, of, id) => (
-                    heads(client, *shard, of, id).boxed(),
+                    heads(client, i32::MAX, *shard, of, id).boxed(),
                     Some(Cursor::Record(0, 0, vec![], vec![], vec![])),
                 ),
                 Cursor::Record(shard, kind, of, id, key) => (
-                    records(client, *shard, *kind, of, id, key).boxed(),
+                    records(client, i32::MAX, *shard, *kind, of, id, key).boxed(),
                     Some(Cursor::Component(vec![])),
                 ),
                 Cursor::Component(after) => {
@@ -125,7 +126,7 @@ fn limits() -> (i64, i64) {
     (number(PAGE_ITEMS), number(PAGE_BYTES))
 }
 
-pub(super) async fn query(
+pub(crate) async fn query(
     client: &Client,
     statement: &str,
     parameters: &[Parameter<'_>],
@@ -155,36 +156,82 @@ fn entity(of: &[u8], id: &[u8]) -> Result<Entity, StoreError> {
 
 async fn shards(client: &Client, after: i32) -> Result<Found, StoreError> {
     let (most, _) = limits();
-    let found = query(client, SHARDS, &[(&after, Type::INT4), (&most, Type::INT8)]).await?;
+    let statement = format!("{SHARDS} WHERE s.id > $1 ORDER BY s.id LIMIT $2");
+    let found = query(client, &statement, &[(&after, Type::INT4), (&most, Type::INT8)]).await?;
     let (mut items, mut last) = (Vec::new(), None);
     for row in &found {
-        let claim: Claim =
-            codec::decode(column(row, 1)?).map_err(|error| corrupt("a claim", error))?;
-        let number = |at| column::<i64>(row, at).map(unsigned);
-        let floor = match column::<bool>(row, 2)? {
-            true => Some(HeadFloor {
-                version: number(3)?,
-                generation: number(4)?,
-                watermark: number(5)?,
-                tell_watermark: number(6)?,
-                ..HeadFloor::default()
-            }),
-            false => None,
-        };
-        items.push(Item::Shard { claim, floor, last_sequence: number(7)? });
+        items.push(shard_item(row)?);
         last = Some(Cursor::Shard(column(row, 0)?));
     }
     Ok(Found { items, last })
 }
 
-async fn heads(client: &Client, shard: i32, of: &[u8], id: &[u8]) -> Result<Found, StoreError> {
+fn shard_item(row: &Row) -> Result<Item, StoreError> {
+    let claim: Claim = codec::decode(column(row, 1)?).map_err(|error| corrupt("a claim", error))?;
+    let number = |at| column::<i64>(row, at).map(unsigned);
+    let floor = match column::<bool>(row, 2)? {
+        true => Some(HeadFloor {
+            version: number(3)?,
+            generation: number(4)?,
+            watermark: number(5)?,
+            tell_watermark: number(6)?,
+            ..HeadFloor::default()
+        }),
+        false => None,
+    };
+    Ok(Item::Shard { claim, floor, last_sequence: number(7)? })
+}
+
+/// Reads a page of one shard's contents.
+pub(crate) async fn shard_page(
+    client: &Client,
+    shard: &ShardPath,
+    cursor: Option<&[u8]>,
+) -> Result<ItemPage, StoreError> {
+    let damaged = |error| corrupt("the cursor is of another store", error);
+    let cursor = cursor.map(codec::decode::<Cursor>).transpose().map_err(damaged)?;
+    let (items, next) = match cursor {
+        None => {
+            let (namespace, pool) = (shard.namespace.as_bytes(), shard.pool.as_bytes());
+            let number = i64::from(shard.shard.0);
+            let parameters: [Parameter<'_>; 3] =
+                [(&namespace, Type::BYTEA), (&pool, Type::BYTEA), (&number, Type::INT8)];
+            let statement =
+                format!("{SHARDS} WHERE s.namespace = $1 AND s.pool = $2 AND s.number = $3");
+            let found = query(client, &statement, &parameters).await?;
+            let Some(row) = found.first() else { return Ok(ItemPage::default()) };
+            (vec![shard_item(row)?], Some(Cursor::Head(column(row, 0)?, vec![], vec![])))
+        }
+        Some(Cursor::Head(own, of, id)) => {
+            let Found { items, last } = heads(client, own, own, &of, &id).await?;
+            (items, Some(last.unwrap_or(Cursor::Record(own, 0, vec![], vec![], vec![]))))
+        }
+        Some(Cursor::Record(own, kind, of, id, key)) => {
+            let Found { items, last } = records(client, own, own, kind, &of, &id, &key).await?;
+            (items, last)
+        }
+        Some(_) => return Err(corrupt("the cursor is of another store", "not of a shard")),
+    };
+    let next = next.map(|next| codec::encode(&next).map(Bytes::from)).transpose();
+    Ok(ItemPage { items, next_cursor: next.map_err(|error| corrupt("a cursor", error))? })
+}
+
+/// Reads heads behind the given one, up to a shard.
+async fn heads(
+    client: &Client,
+    last_shard: i32,
+    shard: i32,
+    of: &[u8],
+    id: &[u8],
+) -> Result<Found, StoreError> {
     let (most, bytes) = limits();
-    let parameters: [Parameter<'_>; 5] = [
+    let parameters: [Parameter<'_>; 6] = [
         (&shard, Type::INT4),
         (&of, Type::BYTEA),
         (&id, Type::BYTEA),
         (&most, Type::INT8),
         (&bytes, Type::INT8),
+        (&last_shard, Type::INT4),
     ];
     let found = query(client, HEADS, &parameters).await?;
     let (mut items, mut last) = (Vec::new(), None);
@@ -200,8 +247,10 @@ async fn heads(client: &Client, shard: i32, of: &[u8], id: &[u8]) -> Result<Foun
     Ok(Found { items, last })
 }
 
+/// Reads records behind the given one, up to a shard.
 async fn records(
     client: &Client,
+    last_shard: i32,
     shard: i32,
     kind: i16,
     of: &[u8],
@@ -209,7 +258,7 @@ async fn records(
     key: &[u8],
 ) -> Result<Found, StoreError> {
     let (most, bytes) = limits();
-    let parameters: [Parameter<'_>; 7] = [
+    let parameters: [Parameter<'_>; 8] = [
         (&shard, Type::INT4),
         (&kind, Type::INT2),
         (&of, Type::BYTEA),
@@ -217,6 +266,7 @@ async fn records(
         (&key, Type::BYTEA),
         (&most, Type::INT8),
         (&bytes, Type::INT8),
+        (&last_shard, Type::INT4),
     ];
     let found = query(client, RECORDS, &parameters).await?;
     let (mut items, mut last) = (Vec::new(), None);

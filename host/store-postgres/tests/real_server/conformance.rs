@@ -16,7 +16,7 @@ fn factory() -> Factory<PostgresStore> {
 }
 
 /// Makes stores: each in an empty database, for which `next` returns the settings.
-fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<PostgresStore> {
+pub(crate) fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<PostgresStore> {
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let settings: Arc<Mutex<HashMap<u128, Options>>> = Arc::default();
     let (on, known) = (runtime.clone(), settings.clone());
@@ -40,6 +40,11 @@ fn stores(next: impl Fn() -> Options + Send + Sync + 'static) -> Factory<Postgre
 #[test]
 fn postgres_keeps_the_contract_of_entity_stores() {
     conformance::check_entity_store(&factory());
+}
+
+#[test]
+fn r26_shards_move_between_databases() {
+    conformance::check_shard_moves(&factory());
 }
 
 #[test]

@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(3);
 /// A bound on what the tests wait for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn shard() -> ShardPath {
+pub(crate) fn shard() -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
 }
 
@@ -70,7 +70,7 @@ fn url(port: u16, database: &str) -> String {
     format!("host=127.0.0.1 port={port} user=postgres dbname={database}")
 }
 
-async fn create(server: &Server) -> (PostgresStore, String) {
+pub(crate) async fn create(server: &Server) -> (PostgresStore, String) {
     let database = server.database();
     let creating = PostgresStore::create(Options::new(server.url(&database)), CLUSTER, "test");
     (creating.await.expect("a store"), database)

@@ -1,10 +1,12 @@
-//! Claims: R1, R4, R5.
+//! Claims: R1, R4, R5, R26.
+
+use std::sync::Arc;
 
 use futures::executor::block_on;
 use ostraca_core::ids::ClusterId;
-use ostraca_core::records::{Claim, ClaimOutcome};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal, Placement};
 
-use super::{CLUSTER, Factory, claim, claim_of, owner, shard};
+use super::{CLUSTER, Factory, claim, claim_of, commit, owner, shard, turn};
 use crate::EntityStore;
 
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
@@ -14,6 +16,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     shards_of_other_pools_and_namespaces_are_other_shards(&factory.make());
     reading_claims_shows_earlier_claims(&factory.make());
     claims_survive_reopening(factory);
+    no_epoch_passes_a_claim_of_absent_data(&factory.make());
 }
 
 fn current_claim(store: &impl EntityStore) -> Option<Claim> {
@@ -99,4 +102,18 @@ fn claims_survive_reopening<S: EntityStore>(factory: &Factory<S>) {
     assert!(after.open_count > before.open_count, "R5: each opening is counted");
     assert_ne!(after.open_nonce, before.open_nonce, "R5: each opening has its own nonce");
     assert!(after.durable_sequence >= before.durable_sequence, "R5: the sequence never decreases");
+}
+
+fn no_epoch_passes_a_claim_of_absent_data(store: &impl EntityStore) {
+    let placement = |version| Placement { store_id: 7, version };
+    let own = claim_of(shard(1), 5, 1);
+    for absent in [own.moved_to(placement(1)), own.incoming_from(placement(2), 3)] {
+        let absent = absent.unwrap();
+        assert_eq!(claim(store, &absent), ClaimOutcome::Granted);
+        let refused = ClaimOutcome::Refused { current: Box::new(absent.clone()) };
+        assert_eq!(claim(store, &claim_of(shard(1), 9, 1)), refused);
+        let mismatch = CommitRefusal::ClaimMismatch { current: Some(Box::new(absent)) };
+        let late = commit(store, vec![turn(&Arc::new(own.clone()), "a", 0, 1)]);
+        assert_eq!(late, [CommitOutcome::Refused(mismatch)]);
+    }
 }

@@ -27,7 +27,7 @@ use crate::{
 /// Number of shards that [`fill`] claims.
 const SHARDS: u32 = 3;
 /// The entity with records of all kinds; its id is unusual.
-const RICH: &str = "rich\0\u{1}";
+pub(super) const RICH: &str = "rich\0\u{1}";
 
 /// What a store shows to those who read it: everything but revisions of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +47,20 @@ fn component() -> Bytes {
 
 /// Fills a new store with items of all kinds, on several pages.
 pub fn fill<S: EntityStore + ClusterStore>(store: &S) {
+    fill_shards(store);
+    block_on(store.put_blob(component())).unwrap();
+    let rows = (0..1100).map(|number| {
+        let value = Some(Bytes::from(vec![5; if number == 9 { 20_000 } else { 20 }]));
+        let key = format!("rows/{number:04}");
+        store.compare_and_set(CompareAndSet { key, expected: None, value })
+    });
+    for row in rows.collect::<Vec<_>>() {
+        block_on(row).unwrap();
+    }
+}
+
+/// Fills shards with heads and records of all kinds.
+pub(super) fn fill_shards<S: EntityStore>(store: &S) {
     let claims: Vec<_> = (1..=SHARDS).map(|number| granted(store, number)).collect();
     for claim in &claims[1..] {
         let small = |number: u64| {
@@ -69,15 +83,6 @@ pub fn fill<S: EntityStore + ClusterStore>(store: &S) {
     done(store, vec![last, rich]);
     let second = claim_of(shard(2), 4, 9);
     assert_eq!(claim(store, &second), ostraca_core::records::ClaimOutcome::Granted);
-    block_on(store.put_blob(component())).unwrap();
-    let rows = (0..1100).map(|number| {
-        let value = Some(Bytes::from(vec![5; if number == 9 { 20_000 } else { 20 }]));
-        let key = format!("rows/{number:04}");
-        store.compare_and_set(CompareAndSet { key, expected: None, value })
-    });
-    for row in rows.collect::<Vec<_>>() {
-        block_on(row).unwrap();
-    }
 }
 
 /// The first turn of the entity with records of all kinds.

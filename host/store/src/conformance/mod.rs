@@ -14,6 +14,7 @@ mod commits;
 pub mod copied;
 mod journal;
 mod model;
+mod moves;
 mod outbox;
 mod reads;
 mod remembered;
@@ -36,6 +37,8 @@ use ostraca_core::records::{
 use ostraca_core::rows::Member;
 
 use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
+
+pub use moves::check_shard_moves;
 
 /// The cluster that the stores under test belong to.
 pub const CLUSTER: ClusterId = ClusterId(0x0057_ace5);

@@ -83,6 +83,8 @@ pub enum AdminOperation {
     Export(proto::ExportRequest),
     /// Read all that the node's store holds.
     Backup,
+    /// Move a range of shards to another store of the state.
+    MoveShards(proto::MoveShardsRequest),
     /// Undeploy a type of which nothing is left.
     Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
@@ -126,6 +128,8 @@ pub enum AdminOutput {
     Export(Box<proto::EntityExport>),
     /// Result of undeploying a type.
     Undeployed(proto::UndeployResult),
+    /// How far a move of shards is.
+    MoveShards(proto::MoveShardsProgress),
     /// Result of forgetting a node.
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
@@ -201,6 +205,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Undeploy(request)) => undeploy(request),
         Some(Request::Export(request)) => export(request),
         Some(Request::Backup(_)) => Ok(AdminOperation::Backup),
+        Some(Request::MoveShards(request)) => Ok(AdminOperation::MoveShards(request)),
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
@@ -455,6 +460,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Export(export)) => one(Response::Export(*export)),
         Ok(AdminOutput::Undeployed(undeployed)) => one(Response::Undeployed(undeployed)),
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
+        Ok(AdminOutput::MoveShards(progress)) => one(Response::MoveShards(progress)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })

@@ -44,6 +44,7 @@ fn named(attack: &str, stores: Stores) -> String {
 }
 
 mod cuts;
+mod database_moves;
 mod fail_over;
 mod hand_off;
 mod manager_away;

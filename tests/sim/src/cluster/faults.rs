@@ -101,6 +101,8 @@ pub(super) enum Fault {
     UnrunnableType {
         millis: Option<u64>,
     },
+    /// An operator moves shards to other databases.
+    MoveData,
     /// A cut between clients and gateways.
     ClientCut(ClientCut),
     /// A client sends a message that every gateway must refuse.
@@ -311,6 +313,7 @@ impl World {
                 self.enqueue_node_event(pid, Event::Rebalance);
             }
             Fault::UnrunnableType { millis } => self.cannot_run(millis),
+            Fault::MoveData => self.move_data(),
             Fault::ClientCut(cut) => self.cut_lines(cut),
             Fault::InvalidMessage { which, pick } => self.send_bad(which, pick),
             Fault::Settings { lease } => self.change_settings(lease),

@@ -159,6 +159,12 @@ impl World {
                     "not sent {bound} ms after the last fault or probation: {tells:?}"
                 )));
             }
+            let misplaced = self.misplaced_shards();
+            if left.is_empty() && !misplaced.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::NotRelocated.because(format!(
+                    "not relocated {bound} ms after the last fault or probation: {misplaced:?}"
+                )));
+            }
             let missing = self.missing_remembered();
             if left.is_empty() && !missing.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::NotRecovered.because(format!(
@@ -257,6 +263,7 @@ impl World {
             && self.subscribers_behind().is_empty()
             && self.pending_deletions().is_empty()
             && !self.any_waits_for_asks()
+            && self.misplaced_shards().is_empty()
             && (balanced || silenced)
             && (owned == self.shards as usize
                 || counts.is_empty()

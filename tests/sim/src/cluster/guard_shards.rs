@@ -106,7 +106,11 @@ impl World {
                 "shard {shard} went from {former} to {owner} while the former owner held it (R7)"
             )));
         }
-        self.tally.count(if self.guard.stopped.contains(&named) {
+        let stopped = self.guard.stopped.contains(&named);
+        if stopped && former == owner {
+            self.tally.count("transition: handed off to the same owner");
+        }
+        self.tally.count(if stopped {
             "transition: assigned by hand-off"
         } else if self.guard.refused.contains(&named) {
             "transition: assigned after a refused claim"

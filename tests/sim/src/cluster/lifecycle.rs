@@ -9,6 +9,7 @@ use ostraca_core::route;
 use ostraca_core::rows::Roles;
 use ostraca_core::shard::InstanceSlots;
 
+use super::databases;
 use super::escalations;
 use super::gateway::Gateway;
 use super::net::{ConnId, ConnKind};
@@ -71,6 +72,7 @@ impl World {
             max_rebalance_hand_offs: 3,
             max_escalations: escalations::MAX,
             escalation_period: 1_000_000,
+            max_relocations: databases::MAX,
             rebalance_interval: 2_000,
             rebalance_retry_interval: 300,
             report_delay: 5,
@@ -163,6 +165,8 @@ impl World {
             begun: BTreeMap::new(),
             leaving: false,
             has_unrunnable_type: false,
+            map: self.map.clone(),
+            misplaced: Vec::new(),
         });
         self.sites[site].pid = Some(pid);
         self.reconnect(pid, ConnKind::Control);

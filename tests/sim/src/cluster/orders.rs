@@ -113,6 +113,7 @@ impl World {
             second: BTreeSet::new(),
             asking: BTreeMap::new(),
             slots: BTreeSet::new(),
+            database: None,
             armed: None,
         };
         let it = &mut self.processes[pid];

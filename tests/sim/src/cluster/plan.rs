@@ -1,6 +1,7 @@
 //! What a seed determines: the nodes, the faults, and when the faults strike.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ostraca_core::rows::Roles;
@@ -34,7 +35,7 @@ impl World {
         let migrates = seed % 4 == 1;
         let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
         let stores = (0..shards).map(store).collect();
-        let slow_store = options.slow_store;
+        let (slow_store, clocks_stop) = (options.slow_store, options.clocks_stop);
         let mut world = Self {
             trace: options.trace,
             options,
@@ -53,6 +54,7 @@ impl World {
             revised: BTreeMap::new(),
             applied: Vec::new(),
             watchers: Vec::new(),
+            rng_of_repeats: Rng::new(seed ^ 0x7265_7065_6174),
             held: Vec::new(),
             store_up: false,
             syncing: false,
@@ -77,7 +79,7 @@ impl World {
             spread: if rng.chance(40) { 50 } else { 5 },
             narrow: rng.chance(20),
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
-            clocks_stop: rng.chance(12),
+            clocks_stop: rng.chance(12) || clocks_stop,
             agreed: node_settings(0, LEASE),
             hand_off_timeout: if rng.chance(40) { rng.range(320, 900) } else { 2_500 },
             idle: if rng.chance(60) { 250 } else { 3_000 },
@@ -101,6 +103,9 @@ impl World {
                 _ => OnFailure::Restart,
             },
             escalations: BTreeMap::new(),
+            moves_data: false,
+            rng_of_moves: Rng::new(seed),
+            map: Arc::default(),
             passivates: seed % 11 == 5,
             rng_of_delays: Rng::new(seed ^ 0x0073_6c65_6570),
             deletes: seed % 5 == 3,
@@ -143,6 +148,7 @@ impl World {
         world.found_subscribers();
         world.plan_settings(seed);
         world.plan_unrunnable_types(seed);
+        world.plan_moves_of_data(seed);
         world.plan_client_cuts(seed);
         world.plan_migrations();
         world
@@ -253,7 +259,7 @@ impl World {
         let long = rng.range(LEASE, LEASE * 4);
         let millis = if rng.chance(50) { short } else { long };
         if self.options.pauses {
-            return Fault::Pause { millis: long, clock: false };
+            return Fault::Pause { millis: long, clock: self.options.clocks_stop };
         }
         let slow = Fault::StoreSlow { millis: LEASE * 70, gap: rng.range(60, 148) };
         if self.options.slow_store {

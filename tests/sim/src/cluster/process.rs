@@ -1,6 +1,7 @@
 //! One process of a node: its machines, its clock, and its pending work.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use ostraca_core::ids::{Entity, Epoch, NodeId, ShardId};
 use ostraca_core::message::{MessageKind, Now, ReplyToken};
@@ -9,6 +10,7 @@ use ostraca_core::rows::Member;
 use ostraca_core::shard::{self, InstanceSlots};
 
 use super::asks::AskingTurn;
+use super::databases::ShardMap;
 use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
@@ -38,6 +40,8 @@ pub(super) struct Hosted {
     pub(super) delays: BTreeMap<Entity, Delay>,
     /// Slots requested or held, by entity and generation.
     pub(super) slots: BTreeSet<(Entity, u64)>,
+    /// The database in which its last claim was granted.
+    pub(super) database: Option<u64>,
     /// When the next tick is due, in the world's time.
     pub(super) armed: Option<u64>,
 }
@@ -121,6 +125,9 @@ pub(super) struct Process {
     pub(super) leaving: bool,
     /// Whether it cannot run a deployed type.
     pub(super) has_unrunnable_type: bool,
+    /// The map of shards to databases that it knows, and the shards that it last found to be elsewhere.
+    pub(super) map: Arc<ShardMap>,
+    pub(super) misplaced: Vec<(ShardId, Epoch)>,
 }
 
 impl Process {

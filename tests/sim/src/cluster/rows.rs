@@ -2,7 +2,7 @@
 //! lose unacknowledged writes.
 //!
 //! It satisfies the contract of `ClusterStore`: writes are checked in order, nothing is returned before it is durable
-//! (R2), and a watch may skip values, but never the last one.
+//! (R2), and a watch may skip values, but never the last one. But its watch also repeats values: see `watches`.
 
 use std::collections::BTreeMap;
 

@@ -64,6 +64,7 @@ impl World {
         let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
         if claimed && serves {
             self.enqueue_shard_report(pid, node::Event::ShardServing { shard, epoch });
+            self.report_misplaced(pid);
         }
         if let Some(event) = traced {
             self.trace_shard(pid, shard, &event, &actions);
@@ -143,10 +144,9 @@ impl World {
         let Some(hosted) = it.shards.get_mut(&shard) else { return };
         match action {
             Action::Claim(claim) => {
-                self.call(
-                    pid,
-                    StoreCall::Entity(shard, epoch, claim.number, Request::Claim(claim)),
-                );
+                let number = claim.number;
+                let request = self.claim_request(pid, shard, claim);
+                self.call(pid, StoreCall::Entity(shard, epoch, number, request));
                 self.step(pid, "step: claim requested");
             }
             Action::Commit(commit) => {

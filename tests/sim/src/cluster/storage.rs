@@ -54,14 +54,6 @@ pub(super) struct PendingStoreCall {
     pub(super) sent: u64,
 }
 
-/// A watch, and its position.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Watcher {
-    pub(super) conn: ConnId,
-    pub(super) revision: u64,
-    pub(super) held: bool,
-}
-
 pub(super) fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard }
 }
@@ -149,6 +141,7 @@ impl World {
                     StoreCall::Entity(_, _, generation, _) => generation,
                     _ => 0,
                 };
+                self.on_claim_answer(pid, &asked.call, &answer);
                 self.shard_answered(pid, shard, epoch, generation, answer);
             }
             StoreResponse::Claims { number, claims } => {
@@ -181,7 +174,7 @@ impl World {
             return;
         }
         let Some(changes) = changes else { return self.handle_node_event(pid, Event::WatchLost) };
-        let newest = changes.last().map_or(0, |(_, _, revision)| *revision);
+        let newest = changes.iter().map(|(_, _, revision)| *revision).max().unwrap_or_default();
         let revised = self.revised.range(newest..).next().map_or(0, |(_, at)| *at);
         self.processes[pid].heard_at = revised;
         for (key, row, revision) in changes {

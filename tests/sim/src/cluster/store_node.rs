@@ -9,7 +9,8 @@ use ostraca_core::rows::Member;
 
 use super::guard::Applied;
 use super::net::{ConnId, Frame};
-use super::storage::{GHOST, StoreCall, StoreResponse, Watcher, given_up, not_reached};
+use super::storage::{GHOST, StoreCall, StoreResponse, given_up, not_reached};
+use super::watches::Watcher;
 use super::{SimEvent, World};
 use crate::store::{self, Request, Response};
 
@@ -30,7 +31,7 @@ impl World {
                     // A refused commit remains refused, however often it is delivered (R3).
                     commits.retain(|commit| !self.refused.contains(&commit.head.turn));
                 }
-                if let Request::Claim(claim) = &request
+                if let Request::Claim(claim) | Request::ClaimIn { claim, .. } = &request
                     && self.forced_claims > 0
                     && self.conns[conn].alive
                     && self.guard.newest(shard) == Some(epoch)
@@ -40,7 +41,14 @@ impl World {
                 }
                 let Some(store) = self.stores.get_mut(shard.0 as usize - 1) else { return };
                 self.told.insert(tag, (conn, shard, epoch));
+                let moves = match &request {
+                    Request::ClaimIn { claim, .. } => Some((claim.clone(), store.place())),
+                    _ => None,
+                };
                 let answers = store.request(tag, request);
+                if let Some((claim, before)) = moves {
+                    self.count_move(shard, &claim, &before);
+                }
                 self.answer(answers);
             }
             StoreCall::Write { number, key, expected, row } => {
@@ -138,7 +146,7 @@ impl World {
             StoreCall::List => {
                 let revision = self.rows.revision();
                 self.watchers.retain(|watcher| watcher.conn != conn);
-                self.watchers.push(Watcher { conn, revision, held: false });
+                self.watchers.push(Watcher::new(conn, revision));
                 StoreResponse::Listed(Some(self.rows.since(0)))
             }
             StoreCall::Read(key) => {
@@ -146,34 +154,13 @@ impl World {
             }
             StoreCall::Claims { number, shards } => {
                 let claim = |shard: &ShardId| {
-                    self.stores.get(shard.0 as usize - 1)?.durable().claim.clone()
+                    self.stores.get(shard.0 as usize - 1)?.durable().last_claim().cloned()
                 };
                 let claims = shards.iter().map(claim).collect();
                 StoreResponse::Claims { number: *number, claims: Some(claims) }
             }
             StoreCall::Ping { sent } => StoreResponse::Pong { sent: Some(*sent) },
             other => given_up(other),
-        }
-    }
-
-    pub(super) fn notify_watcher(&mut self, watcher: usize) {
-        let Watcher { conn, revision, .. } = self.watchers[watcher];
-        let changes = self.rows.since(revision);
-        self.watchers[watcher].revision = self.rows.revision();
-        self.watchers[watcher].held = false;
-        if !changes.is_empty() {
-            self.frame(conn, 1, Frame::Changes(changes));
-        }
-    }
-
-    /// Sends the newest values to a delayed watch.
-    pub(super) fn watch(&mut self, conn: ConnId) {
-        if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
-            let behind = self.rows.revision().saturating_sub(self.watchers[at].revision);
-            if behind as usize > self.rows.since(self.watchers[at].revision).len() {
-                self.tally.count("fault: watch skipped to the newest value");
-            }
-            self.notify_watcher(at);
         }
     }
 

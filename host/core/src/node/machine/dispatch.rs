@@ -39,6 +39,7 @@ impl Machine {
             }
             Event::CachedRows(rows) => observed.on_cached(context, rows),
             Event::UnrunnableTypes(types) => holdings.set_unrunnable_types(context, types),
+            Event::MisplacedShards(shards) => holdings.set_misplaced(context, shards),
             Event::Drain { node, draining } => manager.request_drain(node, draining),
             Event::LeaseSettingsChanged(agreed) => membership.on_lease_settings(context, agreed),
             Event::Rebalance => self.request_rebalance(),

@@ -35,6 +35,9 @@ pub(super) struct Holdings {
     last_report_number: u64,
     /// Deployed types that this node cannot run (R24).
     unrunnable_types: Vec<String>,
+    /// Shards whose state is in another database than the one that the map names, each with its epoch, in ascending
+    /// order (R26).
+    misplaced: Vec<(ShardId, Epoch)>,
     /// Shards whose release or hand-off the manager has yet to act on, each with its deadline.
     awaiting_manager: BTreeMap<ShardId, u64>,
     /// Set when this node releases its shards because the store does not respond.
@@ -377,7 +380,7 @@ mod testing {
         fn hash<H: Hasher>(&self, state: &mut H) {
             (&self.shards, &self.released_epochs, &self.refused_claims).hash(state);
             (&self.applied_chunks, self.report_at, &self.unrunnable_types).hash(state);
-            (self.probation, &self.awaiting_manager).hash(state);
+            (self.probation, &self.awaiting_manager, &self.misplaced).hash(state);
         }
     }
 }

@@ -14,6 +14,7 @@ mod escalations;
 mod hand_offs;
 mod owners;
 mod plan;
+mod relocations;
 mod step_down;
 mod term;
 #[cfg(any(test, feature = "testing"))]

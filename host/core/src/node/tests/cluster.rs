@@ -26,6 +26,9 @@ pub(super) struct Node {
     /// Its shards take a long time to stop; `stops` lists the pending stops.
     pub(super) stuck: bool,
     pub(super) stops: Vec<(ShardId, Epoch)>,
+    /// Its claims take a long time; `claims` lists the pending claims.
+    pub(super) claims_slowly: bool,
+    pub(super) claims: Vec<(ShardId, Epoch, Member)>,
     pub(super) suspended: bool,
     pub(super) left: bool,
     pub(super) owns: BTreeMap<ShardId, (Epoch, Member)>,
@@ -122,6 +125,8 @@ impl Cluster {
             unanswered: false,
             stuck: false,
             stops: Vec::new(),
+            claims_slowly: false,
+            claims: Vec::new(),
             suspended: false,
             left: false,
             owns: BTreeMap::new(),
@@ -172,6 +177,17 @@ impl Cluster {
         for (shard, epoch) in std::mem::take(&mut node.stops) {
             self.node(name).owns.remove(&shard);
             self.handle(name, Event::ShardStopped { shard, epoch });
+        }
+    }
+
+    /// Grants the delayed claims.
+    pub(super) fn grant_claims(&mut self, name: &str) {
+        let node = self.node(name);
+        node.claims_slowly = false;
+        for (shard, epoch, member) in std::mem::take(&mut node.claims) {
+            self.claims.insert(shard, (epoch, member.clone()));
+            self.node(name).owns.insert(shard, (epoch, member));
+            self.handle(name, Event::ShardServing { shard, epoch });
         }
     }
 
@@ -271,6 +287,10 @@ impl Cluster {
             Action::ReadClaims { request_id: number, shards } => {
                 let claims = shards.iter().map(|shard| self.claim(*shard)).collect();
                 Some(Event::ClaimsRead { request_id: number, claims: Some(claims) })
+            }
+            Action::StartShard { shard, epoch, member } if node.claims_slowly => {
+                node.claims.push((shard, epoch, member));
+                None
             }
             Action::StartShard { shard, epoch, member } => {
                 let standing = self.claims.get(&shard);

@@ -281,6 +281,9 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     let mut unrunnable = base.clone();
     unrunnable.set_unrunnable_types(&["x".into()]).expect("it fits");
     assert!(!agrees(&unrunnable));
+    let mut misplaced = base.clone();
+    misplaced.set_misplaced(&[(ShardId(2), Epoch(4))]);
+    assert!(!agrees(&misplaced));
     // A missing shard counts if the sender had seen the row.
     let silent = NodeReport { shards: Vec::new(), ..base.clone() };
     assert!(!agrees(&silent));

@@ -5,10 +5,10 @@ use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, ShardId};
 use crate::message::Now;
-use crate::node::{Action, Event, Machine, NodeIdentity, Notice, Settings};
+use crate::node::{Action, Event, Machine, Mutation, NodeIdentity, Notice, Settings};
 use crate::rows::{
-    Assignment, AssignmentsRow, HandOffId, HandOffIntent, Member, NodeRow, NodeStatus, Roles, Row,
-    RowKey,
+    Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
+    Roles, Row, RowKey,
 };
 
 /// A gateway's machine: it is neither a manager nor a host, so rows cause only these actions.
@@ -20,6 +20,10 @@ struct Reader {
 
 impl Reader {
     fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> Self {
         let identity = NodeIdentity {
             node: "me".into(),
             roles: Roles { gateway: true, ..Roles::default() },
@@ -28,7 +32,7 @@ impl Reader {
             shard_count: 2,
             seed: 1,
         };
-        let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());
+        let machine = Machine::new(settings, identity, BuiltinStrategy::Average.build());
         let mut reader = Self { machine, revision: 0, now: 1_000 };
         reader.handle(Event::RowsListed(Some(Vec::new())));
         reader
@@ -186,6 +190,35 @@ fn notices_are_emitted_for_assignments_and_hand_offs() {
     let failed = note(Notice::HandOffFailed { shard, owner: member(1) });
     assert_eq!(reader.shards(&[owned(1, 1)]), [failed, route(1, Some(1), false)]);
     assert_eq!(reader.shards(&[owned(2, 1)]), [assigned(2), route(2, Some(1), false)]);
+}
+
+/// What a machine emits for rows that a watch repeats after newer ones, of a node, of the manager, and of shards.
+fn repeated_rows(mutations: Vec<Mutation>) -> [Vec<Action>; 3] {
+    let mut reader = Reader::with(Settings { mutations, ..Settings::default() });
+    let mut repeat = |key: RowKey, older: Row, newer: Row| {
+        reader.learn(key.clone(), older.clone());
+        let revision = reader.revision;
+        reader.learn(key.clone(), newer);
+        reader.handle(Event::RowObserved { key, value: Some((older, revision)) })
+    };
+    let ended = NodeRow { status: NodeStatus::Left, ..row(2) };
+    let node = repeat(RowKey::Node("b".into()), Row::Node(row(2)), Row::Node(ended));
+    let term = |term| {
+        Row::Manager(ManagerRow { term, holder: member(2), extensions: Extensions::default() })
+    };
+    let manager = repeat(RowKey::Manager, term(1), term(2));
+    let chunk = |epoch| {
+        let assignments = vec![owned(epoch, 2)];
+        Row::Assignments(AssignmentsRow { assignments, ..AssignmentsRow::default() })
+    };
+    [node, manager, repeat(RowKey::Assignments(0), chunk(1), chunk(2))]
+}
+
+#[test]
+fn a_repeated_older_row_is_ignored() {
+    assert_eq!(repeated_rows(Vec::new()), [const { Vec::new() }; 3]);
+    let accepted = repeated_rows(vec![Mutation::AcceptOlderRows]);
+    assert!(accepted.iter().all(|actions| !actions.is_empty()), "{accepted:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Reports to the manager: everything that this node holds, so that a lost report is repaired by the next one (R11).
 
 use super::{
-    Context, Extensions, Holdings, Membership, NodeReport, ObservedCluster, ReportedShard,
+    Context, Epoch, Extensions, Holdings, Membership, NodeReport, ObservedCluster, ReportedShard,
+    ShardId,
 };
 
 impl Holdings {
@@ -15,6 +16,26 @@ impl Holdings {
             self.unrunnable_types = types;
             self.report_soon(context);
         }
+    }
+
+    pub(in super::super) fn set_misplaced(
+        &mut self,
+        context: &Context,
+        mut shards: Vec<(ShardId, Epoch)>,
+    ) {
+        shards.sort_unstable();
+        if self.misplaced != shards {
+            self.misplaced = shards;
+            self.report_soon(context);
+        }
+    }
+
+    /// Whether a shard that the driver named as misplaced must be handed off. A shard that is not served yet is being
+    /// claimed, and its claim moves the state.
+    fn is_misplaced(&self, (shard, epoch): &(ShardId, Epoch)) -> bool {
+        self.shards
+            .get(shard)
+            .is_some_and(|held| held.epoch == *epoch && held.serving && !held.stopping)
     }
 
     pub(in super::super) fn report_soon(&mut self, context: &Context) {
@@ -63,6 +84,9 @@ impl Holdings {
             self.last_report_number += 1;
             let _ = report.set_number(self.last_report_number);
         }
+        // Last, since it takes the space that is left.
+        let misplaced = self.misplaced.iter().copied().filter(|it| self.is_misplaced(it));
+        report.set_misplaced(&misplaced.collect::<Vec<_>>());
         Some(report)
     }
 }

@@ -116,7 +116,7 @@ impl Manager {
     }
 
     /// The host with the fewest shards other than their owner.
-    fn least_loaded_other_host(
+    pub(super) fn least_loaded_other_host(
         &self,
         observed: &ObservedCluster,
         owner: &Member,

@@ -25,6 +25,7 @@ pub(super) enum HandOffReason {
     Drain,
     Rebalance,
     Escalation,
+    Relocation,
 }
 
 #[derive(Clone, Debug, Hash)]

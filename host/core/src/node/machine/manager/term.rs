@@ -1,6 +1,7 @@
 //! The state that the manager keeps for one term.
 
 use super::escalations::Escalations;
+use super::relocations::Relocations;
 use super::{
     BTreeMap, BTreeSet, Epoch, HandOffWorker, ManagedChunk, Member, NodeId, NodeReport, OwnerIndex,
     ReportedShard, ShardId, chunk_count, chunk_of,
@@ -41,6 +42,8 @@ pub(super) struct Term {
     pub(super) unreachable: BTreeMap<NodeId, u64>,
     /// Escalations that this manager has considered.
     pub(super) escalations: Escalations,
+    /// Shards that this manager relocates, or has tried to.
+    pub(super) relocations: Relocations,
     /// Kinds of invalid moves that were already reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
@@ -66,6 +69,7 @@ impl Term {
             last_eligible_hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
             escalations: Escalations::default(),
+            relocations: Relocations::default(),
             notified_rejected_moves: BTreeSet::new(),
         }
     }

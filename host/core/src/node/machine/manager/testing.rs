@@ -17,6 +17,7 @@ impl Term {
             *until = to.map_deadline(*until);
         }
         self.escalations.canonicalize(to);
+        self.relocations.canonicalize(to);
         for worker in self.hand_offs.values_mut() {
             worker.canonicalize(to);
         }
@@ -99,6 +100,7 @@ impl Manager {
         report.store_available
             && report.unrunnable_types().is_empty()
             && report.escalated().is_empty()
+            && report.misplaced().is_empty()
             && observed.last_report_was_good(from)
             && (0..chunk_count(shard_count)).all(|number| {
                 let chunk = self.term.as_ref().and_then(|it| it.chunks.get(number as usize));

@@ -4,6 +4,7 @@ use super::{
     Action, AssignmentsRow, Context, ManagerRow, Member, NodeId, NodeRow, NodeStatus, Notice,
     ObservedCluster, shard_at,
 };
+use crate::node::Mutation;
 
 /// What a newer row of a node means for the parts that decide from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl ObservedCluster {
         revision: u64,
     ) -> Option<NodeChange> {
         let old = self.nodes.get(&node);
-        if old.is_some_and(|(_, at)| *at >= revision) {
+        if old.is_some_and(|(_, at)| !is_newer(context, revision, *at)) {
             return None;
         }
         let old = old.map(|(row, _)| row.clone());
@@ -85,7 +86,7 @@ impl ObservedCluster {
         revision: u64,
     ) -> Option<bool> {
         let known = self.manager.as_ref();
-        if known.is_some_and(|(_, at)| *at >= revision) {
+        if known.is_some_and(|(_, at)| !is_newer(context, revision, *at)) {
             return None;
         }
         let is_new_term = known.is_none_or(|(old, _)| old.term != row.term);
@@ -106,7 +107,7 @@ impl ObservedCluster {
         row: AssignmentsRow,
         revision: u64,
     ) -> bool {
-        if self.chunks.get(&chunk).is_some_and(|(_, at)| *at >= revision) {
+        if self.chunks.get(&chunk).is_some_and(|(_, at)| !is_newer(context, revision, *at)) {
             return false;
         }
         let old = self.chunks.get(&chunk).map(|(old, _)| old);
@@ -115,6 +116,12 @@ impl ObservedCluster {
         self.publish_routes(context, chunk);
         true
     }
+}
+
+/// Whether a row of this revision is newer than the known one. A read, a message and the watch each deliver rows at
+/// their own pace, and a watch may repeat values: an older row may arrive after a newer one.
+fn is_newer(context: &Context, revision: u64, known: u64) -> bool {
+    revision > known || revision < known && context.has_mutation(Mutation::AcceptOlderRows)
 }
 
 fn notify_assignment_changes(
