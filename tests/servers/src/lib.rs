@@ -1,11 +1,13 @@
-//! Servers of other projects for tests. Each is installed from Debian's package if the tests run as root, is started on a
-//! port and in a directory of its own, and ends with its value.
+//! Servers of other projects for tests. Each is installed from Debian's package if the tests run as root, is started on
+//! a port and in a directory of its own, and ends with its value. [`kubernetes`] is written for the tests, since Debian
+//! has no API server.
 #![allow(clippy::missing_panics_doc, reason = "a test that lacks its server fails by panicking")]
 
 pub mod certificates;
 mod clock;
 pub mod disk;
 pub mod etcd;
+pub mod kubernetes;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
