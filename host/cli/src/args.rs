@@ -81,7 +81,7 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Show, check or explain a node's configuration
     Config(Config),
-    /// Accept a PostgreSQL server after a fail-over
+    /// Add PostgreSQL databases, move shards among them, copy stores, or accept a server after a fail-over
     Store(Store),
     /// Issue certificates with the cluster's authority
     Ca(Ca),
