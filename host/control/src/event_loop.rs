@@ -227,8 +227,8 @@ impl ControlLoop {
     /// they are handed off (R26).
     fn report_misplaced_shards(&mut self) {
         let Some(stores) = self.deps.ranges.get() else { return };
-        let found = stores.misplaced().borrow().clone();
-        let shards: Vec<_> = found.iter().map(|(path, epoch)| (path.shard, *epoch)).collect();
+        let found = stores.misplaced().into_iter();
+        let shards: Vec<_> = found.map(|(path, epoch)| (path.shard, epoch)).collect();
         if shards != self.misplaced {
             self.misplaced.clone_from(&shards);
             self.handle_event(Event::MisplacedShards(shards));

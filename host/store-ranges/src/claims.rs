@@ -23,15 +23,9 @@ pub(crate) struct RunningMove {
 /// Makes a claim in the store that has the shard. The call is made at once unless the shard moves.
 pub(crate) fn claim(shared: &Arc<Shared>, claim: Claim) -> StoreFuture<ClaimOutcome> {
     let failed = |error: StoreError| ready(ClaimOutcome::Failed(error.to_string())).boxed();
-    let (place, version) = {
-        let state = shared.lock();
-        (state.map.place(claim.shard.shard), state.map.version)
-    };
-    let Some(place) = place else {
-        return match shared.place(&claim.shard) {
-            Err(error) => failed(error),
-            Ok(_) => failed(StoreError::Unavailable("the map of stores has changed".into())),
-        };
+    let (place, version) = match shared.place(&claim.shard) {
+        Ok(place) => place,
+        Err(error) => return failed(error),
     };
     let from = match shared.store(place.store) {
         Ok(store) => store.clone(),
@@ -68,7 +62,7 @@ fn claim_in(
 }
 
 /// What a store has of a shard; `None` if it was never claimed there.
-async fn presence(
+pub(crate) async fn presence(
     store: &dyn MovableShards,
     shard: &ShardPath,
 ) -> Result<Option<Presence>, StoreError> {

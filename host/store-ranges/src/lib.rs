@@ -28,7 +28,7 @@ use ostraca_store::{
     EntityStore, MovableShards, Page, Scan, StoreError, StoreFuture, StoreIdentity,
 };
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::claims::RunningMove;
 
@@ -44,7 +44,6 @@ struct Shared {
     first: Arc<dyn MovableShards>,
     stores: BTreeMap<u128, Arc<dyn MovableShards>>,
     state: Mutex<State>,
-    misplaced: watch::Sender<Vec<(ShardPath, Epoch)>>,
     map_needed: Notify,
     runtime: Handle,
     /// How long a claim waits for a move. Then it fails, and its owner claims again.
@@ -83,7 +82,6 @@ impl RangedStore {
             first,
             stores,
             state: Mutex::new(State { map, claimed: HashMap::new(), moves: HashMap::new() }),
-            misplaced: watch::Sender::new(Vec::new()),
             map_needed: Notify::new(),
             runtime: Handle::current(),
             claim_wait,
@@ -101,20 +99,24 @@ impl RangedStore {
         let mut state = self.0.lock();
         if map.version >= state.map.version {
             state.map = map;
-            // What was claimed in a store from which it was moved, and whose move has ended, is held no more.
-            let State { map, claimed, .. } = &mut *state;
-            claimed.retain(|shard, (store, _)| {
-                map.place(shard.shard).is_some_and(|place| place.names(*store))
-            });
-            self.0.update_misplaced(&state);
         }
     }
 
-    /// The shards that this process has claimed in another store than the one that the map names, with their epochs. Some
+    /// The shards that are to be moved and that this process has claimed where they were before, with their epochs. Some
     /// of them may have been given up since.
     #[must_use]
-    pub fn misplaced(&self) -> watch::Receiver<Vec<(ShardPath, Epoch)>> {
-        self.0.misplaced.subscribe()
+    pub fn misplaced(&self) -> Vec<(ShardPath, Epoch)> {
+        let state = self.0.lock();
+        let is_misplaced = |shard: &ShardPath, store: u128| {
+            let place = state.map.place(shard.shard);
+            place.is_some_and(|place| place.store == store && place.moves_to.is_some())
+        };
+        let claimed = state.claimed.iter();
+        let misplaced = claimed.filter(|(shard, (store, _))| is_misplaced(shard, *store));
+        let mut misplaced: Vec<_> =
+            misplaced.map(|(shard, (_, epoch))| (shard.clone(), *epoch)).collect();
+        misplaced.sort_unstable();
+        misplaced
     }
 
     /// Whether a store has this id.
@@ -156,51 +158,40 @@ impl Shared {
         })
     }
 
-    fn place(&self, shard: &ShardPath) -> Result<Place, StoreError> {
-        let unknown = || {
-            StoreError::Unavailable(format!("no store is known to have the state of shard {shard}"))
-        };
-        self.lock().map.place(shard.shard).ok_or_else(unknown)
+    /// Where a shard is, and the version of the map that says so.
+    fn place(&self, shard: &ShardPath) -> Result<(Place, u64), StoreError> {
+        let state = self.lock();
+        let place = state.map.place(shard.shard).ok_or_else(|| {
+            let text = format!("no store is known to have the state of shard {shard}");
+            StoreError::Unavailable(text)
+        })?;
+        Ok((place, state.map.version))
     }
 
-    /// The store in which this process has claimed a shard, if the map agrees, otherwise the one that has it according to
-    /// the map.
-    fn likely_store(&self, shard: &ShardPath) -> Result<&Arc<dyn MovableShards>, StoreError> {
-        let place = self.place(shard)?;
+    /// The id of the store in which this process has claimed a shard, if the map agrees, otherwise of the one that has it
+    /// according to the map.
+    fn likely_store(&self, shard: &ShardPath) -> Result<u128, StoreError> {
+        let (place, _) = self.place(shard)?;
         let claimed = self.lock().claimed.get(shard).map(|(store, _)| *store);
-        self.store(claimed.filter(|store| place.names(*store)).unwrap_or(place.store))
+        let id = claimed.filter(|store| place.names(*store)).unwrap_or(place.store);
+        self.store(id).map(|_| id)
     }
 
     /// The store from which a shard can be read without asking where it is: this process has claimed it there, and it
     /// does not move. Another process may have claimed it since; then its data is still there.
     fn settled_store(&self, shard: &ShardPath) -> Option<&Arc<dyn MovableShards>> {
-        let place = self.place(shard).ok().filter(|place| place.moves_to.is_none())?;
+        let (place, _) = self.place(shard).ok().filter(|(place, _)| place.moves_to.is_none())?;
         let claimed = self.lock().claimed.get(shard).map(|(store, _)| *store);
         self.store(claimed.filter(|store| *store == place.store)?).ok()
     }
 
-    /// A claim was granted.
+    /// A claim was granted. The answer may come late, when a later claim has been granted elsewhere.
     fn note_claimed(&self, claim: &Claim, store: u128) {
         let mut state = self.lock();
-        state.claimed.insert(claim.shard.clone(), (store, claim.epoch));
-        self.update_misplaced(&state);
-    }
-
-    fn update_misplaced(&self, state: &State) {
-        let is_elsewhere = |shard: &ShardPath, store: u128| {
-            state.map.place(shard.shard).is_some_and(|place| place.wanted() != store)
-        };
-        let claimed = state.claimed.iter();
-        let mut misplaced: Vec<_> = claimed
-            .filter(|(shard, (store, _))| is_elsewhere(shard, *store))
-            .map(|(shard, (_, epoch))| (shard.clone(), *epoch))
-            .collect();
-        misplaced.sort_unstable();
-        self.misplaced.send_if_modified(|before| {
-            let is_new = *before != misplaced;
-            *before = misplaced;
-            is_new
-        });
+        let known = state.claimed.entry(claim.shard.clone()).or_insert((store, claim.epoch));
+        if known.1 <= claim.epoch {
+            *known = (store, claim.epoch);
+        }
     }
 
     /// The text of a failure because a shard's data is not where the map says. The map is read again.
@@ -211,13 +202,10 @@ impl Shared {
 
     /// The store from which a shard can be read that moves, or that this process has not claimed.
     async fn readable(&self, shard: &ShardPath) -> Result<&Arc<dyn MovableShards>, StoreError> {
-        let place = self.place(shard)?;
+        let (place, _) = self.place(shard)?;
         for id in place.moves_to.into_iter().chain([place.store]) {
             let store = self.store(id)?;
-            let claim = store.current_claims(vec![shard.clone()]).await?.pop().flatten();
-            let presence = claim.map(|claim| claim.presence()).transpose();
-            let presence = presence.map_err(|error| StoreError::Corrupt(error.to_string()))?;
-            match presence {
+            match claims::presence(&**store, shard).await? {
                 Some(Presence::Here) => return Ok(store),
                 // Nobody has claimed it yet.
                 None if id == place.store => return Ok(store),
@@ -232,7 +220,7 @@ impl Shared {
 fn divided<T, R: Clone + Send + 'static>(
     shared: &Shared,
     list: Vec<T>,
-    shard: impl Fn(&T) -> ShardPath,
+    shard: impl Fn(&T) -> &ShardPath,
     failed: impl Fn(StoreError) -> R,
     call: impl Fn(&dyn MovableShards, Vec<T>) -> StoreFuture<Vec<R>>,
     lacking: R,
@@ -240,9 +228,9 @@ fn divided<T, R: Clone + Send + 'static>(
     let mut results: Vec<Option<R>> = vec![None; list.len()];
     let mut parts: BTreeMap<u128, (Vec<usize>, Vec<T>)> = BTreeMap::new();
     for (place, one) in list.into_iter().enumerate() {
-        match shared.likely_store(&shard(&one)) {
+        match shared.likely_store(shard(&one)) {
             Ok(store) => {
-                let part = parts.entry(store.identity().store_id).or_default();
+                let part = parts.entry(store).or_default();
                 part.0.push(place);
                 part.1.push(one);
             }
@@ -288,7 +276,7 @@ impl EntityStore for RangedStore {
         divided(
             &self.0,
             shards,
-            Clone::clone,
+            |shard| shard,
             Err,
             |store, part| {
                 let count = part.len();
@@ -309,7 +297,7 @@ impl EntityStore for RangedStore {
         divided(
             &self.0,
             turns,
-            |turn| turn.claim.shard.clone(),
+            |turn| &turn.claim.shard,
             |error| CommitOutcome::Refused(CommitRefusal::LimitReached(error.to_string())),
             |store, part| store.commit(part),
             CommitOutcome::Unknown("a turn without an outcome".into()),
@@ -325,7 +313,7 @@ impl EntityStore for RangedStore {
             return divided(
                 &self.0,
                 entities,
-                |(shard, _)| shard.clone(),
+                |(shard, _)| shard,
                 Err,
                 |store, part| store.load(part),
                 Err(lacking()),

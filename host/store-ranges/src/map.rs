@@ -39,12 +39,6 @@ impl Place {
     pub fn names(self, store: u128) -> bool {
         self.store == store || self.moves_to == Some(store)
     }
-
-    /// Where the shard belongs.
-    #[must_use]
-    pub fn wanted(self) -> u128 {
-        self.moves_to.unwrap_or(self.store)
-    }
 }
 
 impl ShardMap {
@@ -56,6 +50,12 @@ impl ShardMap {
         let moving = self.moving.filter(|moving| (moving.first..=moving.last).contains(&shard.0));
         let moves_to = moving.map(|moving| moving.to).filter(|to| *to != store);
         Some(Place { store, moves_to })
+    }
+
+    /// The ids of the stores that have shards or get some. One can be named several times.
+    pub fn stores(&self) -> impl Iterator<Item = u128> + '_ {
+        let moving = self.moving.iter().map(|moving| moving.to);
+        self.ranges.iter().map(|(_, store)| *store).chain(moving)
     }
 
     /// The ranges when the move in progress has ended.
@@ -100,6 +100,10 @@ mod tests {
         assert_eq!(super::ShardMap { ranges: vec![], ..map }.place(ShardId(1)), None);
     }
 
+    fn wanted(place: Place) -> u128 {
+        place.moves_to.unwrap_or(place.store)
+    }
+
     #[test]
     fn every_shard_is_after_a_move_where_it_was_to_go() {
         for ranges in [&[(0, 1)][..], &[(0, 1), (10, 2)], &[(0, 1), (3, 2), (4, 3), (9, 1)]] {
@@ -108,8 +112,8 @@ mod tests {
                     let before = map(ranges, Some((first, last, to)));
                     let after = map(&before.ranges_after(), None);
                     for shard in (1..40).chain([u32::MAX]).map(ShardId) {
-                        let wanted = before.place(shard).map(Place::wanted);
-                        assert_eq!(after.place(shard).map(Place::wanted), wanted, "{before:?}");
+                        let goes_to = before.place(shard).map(wanted);
+                        assert_eq!(after.place(shard).map(wanted), goes_to, "{before:?}");
                     }
                     assert!(after.ranges.windows(2).all(|two| two[0].1 != two[1].1), "{after:?}");
                     assert_eq!(after.ranges[0].0, 0, "{after:?}");

@@ -103,17 +103,11 @@ pub(super) async fn check_state_store(
         return Ok(());
     };
     let map = row.map()?;
-    let is_here = |store: &u128| *store == state.store_id;
-    let mut named = row.ranges.iter().map(|range| range.store_id).chain(map.moving.map(|it| it.to));
-    if named.clone().any(|store| is_here(&store))
-        && let Some(other) = named.find(|store| !is_here(store))
-    {
-        return Err(NodeError::UnknownStore(other));
-    }
-    match row.ranges.iter().find(|range| range.store_id != state.store_id) {
+    match map.stores().find(|store| *store != state.store_id) {
         None => Ok(()),
-        Some(other) => {
-            Err(NodeError::OtherStateStore { expected: other.store_id, actual: state.store_id })
+        Some(other) if map.stores().any(|store| store == state.store_id) => {
+            Err(NodeError::UnknownStore(other))
         }
+        Some(other) => Err(NodeError::OtherStateStore { expected: other, actual: state.store_id }),
     }
 }

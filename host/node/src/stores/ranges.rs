@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_catalog::rows::{self, StoresRow};
-use ostraca_store::{ClusterStore, MovableShards, RowEvent};
+use ostraca_store::{ClusterStore, MovableShards, RowEvent, StoredRow, Watch};
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_ranges::{RangedStore, ShardMap};
 use tokio::time::sleep;
@@ -25,13 +25,16 @@ pub(super) async fn combine(
 ) -> Result<RangedStore, NodeError> {
     let first: Arc<dyn MovableShards> = first.clone();
     let further = further.iter().cloned().map(|store| store as Arc<dyn MovableShards>).collect();
-    let map = read_map(rows).await?.unwrap_or_else(|| ShardMap {
-        version: 0,
-        ranges: vec![(0, first.identity().store_id)],
-        moving: None,
-    });
-    let named = map.ranges.iter().map(|(_, store)| *store).chain(map.moving.map(|it| it.to));
-    let named: Vec<_> = named.collect();
+    let found = rows::read::<StoresRow>(rows, &rows::stores_key()).await?;
+    let map = match found {
+        Some((row, _)) => row.map()?,
+        // The cluster is from before the row existed.
+        None => {
+            let ranges = vec![(0, first.identity().store_id)];
+            ShardMap { version: 0, ranges, moving: None }
+        }
+    };
+    let named: Vec<_> = map.stores().collect();
     let ranges = RangedStore::new(first, further, map, RangedStore::CLAIM_WAIT);
     match named.into_iter().find(|store| !ranges.knows(*store)) {
         Some(store) => Err(NodeError::UnknownStore(store)),
@@ -39,53 +42,40 @@ pub(super) async fn combine(
     }
 }
 
-/// Reads the map; `None` if the cluster is from before it existed.
-async fn read_map(rows: &dyn ClusterStore) -> Result<Option<ShardMap>, NodeError> {
-    let found = rows::read::<StoresRow>(rows, &rows::stores_key()).await?;
-    Ok(found.map(|(row, _)| row.map()).transpose()?)
+/// Uses the map of a row.
+fn use_map(ranges: &RangedStore, row: &StoredRow) {
+    match rows::decode::<StoresRow>(row).and_then(|row| row.map()) {
+        Ok(map) => ranges.set_map(map),
+        Err(error) => tracing::error!(%error, "cannot decode which database has which shards"),
+    }
 }
 
 /// Follows the row as long as the node runs.
 pub(super) async fn keep_map(ranges: RangedStore, rows: Arc<dyn ClusterStore>) {
+    let key = rows::stores_key();
     loop {
-        let key = rows::stores_key();
-        // The watch begins behind what is read.
-        let listed = rows.list(&key).await;
-        let map = match &listed {
-            Ok((found, _)) => {
-                let row = found.iter().find(|row| row.key == key);
-                row.map(|row| rows::decode::<StoresRow>(row).and_then(|row| row.map())).transpose()
+        match rows.list(&key).await {
+            Ok((found, revision)) => {
+                found.iter().filter(|row| row.key == key).for_each(|row| use_map(&ranges, row));
+                // It begins behind what was listed.
+                follow(&ranges, rows.watch(&key, revision)).await;
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot read which database has which shards");
-                Ok(None)
-            }
-        };
-        match map {
-            Ok(Some(map)) => ranges.set_map(map),
-            Ok(None) => {}
-            Err(error) => tracing::error!(%error, "cannot decode which database has which shards"),
-        }
-        if let Ok((_, revision)) = listed {
-            let mut watch = rows.watch(&key, revision);
-            loop {
-                tokio::select! {
-                    event = watch.next() => match event {
-                        RowEvent::Set(row) => {
-                            match rows::decode::<StoresRow>(&row).and_then(|row| row.map()) {
-                                Ok(map) => ranges.set_map(map),
-                                Err(error) => {
-                                    tracing::error!(%error, "cannot decode which database has which shards");
-                                }
-                            }
-                        }
-                        RowEvent::Deleted { .. } => {}
-                        RowEvent::ResyncRequired => break,
-                    },
-                    () = ranges.map_needed() => break,
-                }
-            }
+            Err(error) => tracing::debug!(%error, "cannot read which database has which shards"),
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// Follows a watch until it must be begun anew, or a store has shown that the map is old.
+async fn follow(ranges: &RangedStore, mut watch: Box<dyn Watch>) {
+    loop {
+        tokio::select! {
+            event = watch.next() => match event {
+                RowEvent::Set(row) => use_map(ranges, &row),
+                RowEvent::Deleted { .. } => {}
+                RowEvent::ResyncRequired => return,
+            },
+            () = ranges.map_needed() => return,
+        }
     }
 }
