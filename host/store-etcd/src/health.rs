@@ -1,9 +1,9 @@
 //! What the store's tasks know of etcd together.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use ostraca_store::StoreError;
+use ostraca_store::{Stopped, StoreError};
 
 use crate::proto::ResponseHeader;
 
@@ -19,13 +19,13 @@ struct Shared {
     seen: AtomicU64,
     /// The revision of the last change of a row by this process.
     changed: AtomicU64,
-    stopped: Mutex<Option<String>>,
+    stopped: Stopped,
 }
 
 impl Health {
     pub(crate) fn new(etcd: u64, seen: u64) -> Self {
         let (seen, changed) = (AtomicU64::new(seen), AtomicU64::default());
-        Self(Arc::new(Shared { etcd, seen, changed, stopped: Mutex::default() }))
+        Self(Arc::new(Shared { etcd, seen, changed, stopped: Stopped::default() }))
     }
 
     pub(crate) fn seen(&self) -> u64 {
@@ -43,8 +43,7 @@ impl Health {
 
     /// Fails if the store has stopped.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let stopped = self.0.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.clone().map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
+        self.0.stopped.check()
     }
 
     /// Checks an answer to a linearizable request, before which `known` was the highest revision (R5). Returns etcd's
@@ -76,8 +75,7 @@ impl Health {
 
     fn stop(&self, why: String) -> StoreError {
         tracing::error!(why, "the store has stopped");
-        let mut stopped = self.0.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        StoreError::Stopped(stopped.get_or_insert(why).clone())
+        self.0.stopped.stop(why)
     }
 }
 

@@ -36,7 +36,7 @@ use futures::channel::oneshot;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::{
-    ClusterStore, CompareAndSet, CompareAndSetError, StoreError, StoreFuture, StoreIdentity,
+    ClusterStore, CompareAndSet, CompareAndSetError, RowOp, StoreError, StoreFuture, StoreIdentity,
     StoredRow, Watch,
 };
 use tokio::runtime::Handle;
@@ -46,7 +46,7 @@ use crate::changes::Follower;
 use crate::health::Health;
 use crate::layout::Layout;
 use crate::members::Members;
-use crate::rows::{RowOp, RowQueue, Server};
+use crate::rows::{RowQueue, Server};
 
 pub use error::OpenError;
 pub use options::{Options, Tls};

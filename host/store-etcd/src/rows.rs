@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::channel::oneshot::Sender;
-use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError, StoredRow};
+use ostraca_store::{CompareAndSet, CompareAndSetError, RowOp, StoreError, StoredRow};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep};
@@ -30,23 +29,6 @@ const TAKEN: usize = 1024;
 const PAGE: i64 = 1000;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// A call.
-pub(crate) enum RowOp {
-    Cas(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
-    Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
-    List(String, Sender<Result<(Vec<StoredRow>, u64), StoreError>>),
-}
-
-impl RowOp {
-    fn fail(self, error: StoreError) {
-        match self {
-            Self::Cas(_, to) => drop(to.send(Err(error.into()))),
-            Self::Get(_, to) => drop(to.send(Err(error))),
-            Self::List(_, to) => drop(to.send(Err(error))),
-        }
-    }
-}
 
 /// A call that waits, and until when it may.
 pub(crate) struct WaitingOp {

@@ -1,9 +1,9 @@
 //! What the store's tasks know of the API server together.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use ostraca_store::StoreError;
+use ostraca_store::{Stopped, StoreError};
 
 /// What the store's tasks know of the API server together.
 #[derive(Clone, Debug)]
@@ -15,13 +15,13 @@ struct Shared {
     seen: AtomicU64,
     /// The version of the last change of a row by this process.
     changed: AtomicU64,
-    stopped: Mutex<Option<String>>,
+    stopped: Stopped,
 }
 
 impl Health {
     pub(crate) fn new(seen: u64) -> Self {
         let (seen, changed) = (AtomicU64::new(seen), AtomicU64::default());
-        Self(Arc::new(Shared { seen, changed, stopped: Mutex::default() }))
+        Self(Arc::new(Shared { seen, changed, stopped: Stopped::default() }))
     }
 
     pub(crate) fn seen(&self) -> u64 {
@@ -39,8 +39,7 @@ impl Health {
 
     /// Fails if the store has stopped.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let stopped = self.0.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.clone().map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
+        self.0.stopped.check()
     }
 
     /// Checks the version in the answer to a write or a list, before which `known` was the highest version (R5).
@@ -57,8 +56,7 @@ impl Health {
 
     fn stop(&self, why: String) -> StoreError {
         tracing::error!(why, "the store has stopped");
-        let mut stopped = self.0.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        StoreError::Stopped(stopped.get_or_insert(why).clone())
+        self.0.stopped.stop(why)
     }
 }
 

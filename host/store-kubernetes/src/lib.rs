@@ -30,7 +30,7 @@ use futures::channel::oneshot;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::{
-    ClusterStore, CompareAndSet, CompareAndSetError, StoreError, StoreFuture, StoreIdentity,
+    ClusterStore, CompareAndSet, CompareAndSetError, RowOp, StoreError, StoreFuture, StoreIdentity,
     StoredRow, Watch,
 };
 use tokio::runtime::Handle;
@@ -41,7 +41,7 @@ use crate::changes::Follower;
 use crate::health::Health;
 use crate::identity::{Opened, StoreOpening};
 use crate::layout::Layout;
-use crate::rows::{Dispatcher, RowOp, RowQueue};
+use crate::rows::{Dispatcher, RowQueue};
 use crate::worker::{Uids, Worker, remove_tombstones};
 
 pub use error::OpenError;

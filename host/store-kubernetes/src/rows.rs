@@ -7,8 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::channel::oneshot::Sender;
-use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError, StoredRow};
+use ostraca_store::{CompareAndSet, RowOp, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,28 +15,11 @@ use tokio::time::Instant;
 use crate::options::Options;
 use crate::worker::Worker;
 
-/// A call.
-pub(crate) enum RowOp {
-    Cas(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
-    Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
-    List(String, Sender<Result<(Vec<StoredRow>, u64), StoreError>>),
-}
-
-impl RowOp {
-    fn fail(self, error: StoreError) {
-        match self {
-            Self::Cas(_, to) => drop(to.send(Err(error.into()))),
-            Self::Get(_, to) => drop(to.send(Err(error))),
-            Self::List(_, to) => drop(to.send(Err(error))),
-        }
-    }
-
-    /// The row, unless the call is a list.
-    fn key(&self) -> Option<&str> {
-        match self {
-            Self::Cas(CompareAndSet { key, .. }, _) | Self::Get(key, _) => Some(key),
-            Self::List(..) => None,
-        }
+/// The row of a call, unless it is a list.
+fn key_of(op: &RowOp) -> Option<&str> {
+    match op {
+        RowOp::Cas(CompareAndSet { key, .. }, _) | RowOp::Get(key, _) => Some(key),
+        RowOp::List(..) => None,
     }
 }
 
@@ -147,7 +129,7 @@ impl Dispatcher {
             RowOp::Cas(cas, _) => drop(self.changes.insert(number, cas.key.clone())),
             RowOp::Get(..) => {}
         }
-        let key = waiting.op.key().unwrap_or_default();
+        let key = key_of(&waiting.op).unwrap_or_default();
         match self.lanes.get_mut(key) {
             Some(lane) => lane.push_back(Numbered(number, waiting)),
             None => {
@@ -158,7 +140,7 @@ impl Dispatcher {
     }
 
     fn start(&mut self, number: u64, waiting: WaitingOp) {
-        let key = waiting.op.key().map(str::to_owned);
+        let key = key_of(&waiting.op).map(str::to_owned);
         let (worker, connections) = (self.worker.clone(), self.connections.clone());
         self.running.spawn(async move {
             let _permit = connections.acquire_owned().await;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ostraca_store::StoreError;
+use ostraca_store::{Stopped, StoreError};
 
 /// Which server it is, and its time line: a fail-over, or a restore to a point in time, begins a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,7 @@ pub(crate) struct Health {
     batches: Arc<AtomicU64>,
     /// The highest sequence that was read from the database.
     seen: Arc<AtomicU64>,
-    /// Why the store has stopped.
-    stopped: Arc<Mutex<Option<String>>>,
+    stopped: Stopped,
     history: Arc<Mutex<History>>,
     /// Whether the commits wait for a standby.
     replicated: Arc<AtomicBool>,
@@ -38,7 +37,7 @@ impl Health {
         Self {
             batches: Arc::default(),
             seen: Arc::default(),
-            stopped: Arc::default(),
+            stopped: Stopped::default(),
             history: Arc::new(Mutex::new(server.history)),
             replicated: Arc::new(AtomicBool::new(server.replicated)),
         }
@@ -83,13 +82,11 @@ impl Health {
 
     /// Fails if the store has stopped.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.clone().map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
+        self.stopped.check()
     }
 
     pub(crate) fn stop(&self, why: &str) {
         tracing::error!(why, "the store has stopped");
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.get_or_insert_with(|| why.to_owned());
+        self.stopped.stop(why);
     }
 }

@@ -49,7 +49,7 @@ use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEn
 use ostraca_store::change_history::ChangeHistory;
 use ostraca_store::entity::check_record;
 use ostraca_store::{
-    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, Scan, StoreError,
+    ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowOp, Scan, StoreError,
     StoreFuture, StoreIdentity, StoredRow, Watch, keys,
 };
 use tokio::runtime::Handle;
@@ -62,7 +62,7 @@ use crate::changes::Follower;
 use crate::connection::Connection;
 use crate::health::Health;
 use crate::lane::{Lane, Op};
-use crate::rows::{RowOp, RowQueue};
+use crate::rows::RowQueue;
 
 pub use copy::{PostgresCopySource, PostgresCopyTarget};
 pub use error::{ColumnError, OpenError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::channel::oneshot::Sender;
-use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError, StoredRow};
+use ostraca_store::{CompareAndSet, CompareAndSetError, RowOp, StoreError, StoredRow};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_postgres::Row;
@@ -28,25 +28,6 @@ const GET: &str = "SELECT key, revision, value FROM ostraca.rows WHERE key = $1"
 /// The revision of the list is in every row, and in the only one if no row is found.
 const LIST: &str = "SELECT r.key, r.revision, r.value, v.last FROM ostraca.revision v
     LEFT JOIN ostraca.rows r ON r.key >= $1 AND r.key < $2 ORDER BY r.key";
-
-type Answer<T> = Sender<Result<T, StoreError>>;
-
-/// A call.
-pub(crate) enum RowOp {
-    Cas(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
-    Get(String, Answer<Option<StoredRow>>),
-    List(String, Answer<(Vec<StoredRow>, u64)>),
-}
-
-impl RowOp {
-    fn fail(self, error: StoreError) {
-        match self {
-            Self::Cas(_, to) => drop(to.send(Err(error.into()))),
-            Self::Get(_, to) => drop(to.send(Err(error))),
-            Self::List(_, to) => drop(to.send(Err(error))),
-        }
-    }
-}
 
 /// The queue of the calls.
 #[derive(Clone)]

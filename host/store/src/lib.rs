@@ -16,14 +16,18 @@ pub mod entity;
 pub mod keys;
 pub mod memory;
 pub mod record;
+mod row_op;
 pub mod shard_move;
+mod stopped;
 pub mod transfer;
 pub mod witness;
 
 pub use cluster::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoredRow, Watch};
 pub use entity::{EntityStore, Page, Scan, ScanKind, ScannedRecord};
 pub use memory::MemoryStore;
+pub use row_op::RowOp;
 pub use shard_move::{MovableShards, ShardMove, ShardMoveError};
+pub use stopped::Stopped;
 
 use futures::future::BoxFuture;
 use ostraca_core::ids::ClusterId;
