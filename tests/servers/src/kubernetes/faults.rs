@@ -19,8 +19,10 @@ pub struct Rates {
     pub conflicts: u64,
     /// The answer comes late, by up to 20 ms.
     pub slow: u64,
-    /// A watch ends after its next event, as if its connection was closed, or with an `ERROR` event of 410.
+    /// A watch ends after its next event, as if its connection was closed.
     pub watch_ends: u64,
+    /// A watch that ends does so with an `ERROR` event of 410: who watches must read everything again.
+    pub watch_expires: u64,
     /// A page of a list expires: 410.
     pub page_expires: u64,
     /// A write that is not a creation is also cut before it is carried out, or times out. Without it, only the faults
@@ -39,6 +41,7 @@ impl Rates {
         conflicts: 20,
         slow: 100,
         watch_ends: 100,
+        watch_expires: 200,
         page_expires: 100,
         creations_in_doubt: true,
     };
@@ -119,8 +122,8 @@ impl Faults {
     }
 
     /// Whether a watch that ends does so with 410.
-    pub(super) fn with_error(&mut self) -> bool {
-        self.happens(200)
+    pub(super) fn watch_expires(&mut self) -> bool {
+        self.happens(self.rates.watch_expires)
     }
 
     pub(super) fn page_expires(&mut self) -> bool {

@@ -458,7 +458,7 @@ impl Watching {
             self.send(event)?;
             let Some(faults) = &mut state.faults else { continue };
             if faults.watch_ends() {
-                return Err(Some(match faults.with_error() {
+                return Err(Some(match faults.watch_expires() {
                     // Servers report an expired watch within the stream.
                     true => {
                         Ok(error_event(&Failure::new(410, "Expired", "too old resource version")))
