@@ -56,7 +56,7 @@ impl World {
             (1..=STORES).map(|id| MemoryStore::new(id, CLUSTER, "cluster")).collect();
         let node = |_| {
             let shaky = memory.iter().map(|store| -> Arc<dyn MovableShards> {
-                Arc::new(Shaky { store: store.clone(), dice: dice.clone() })
+                Arc::new(Shaky { store: store.clone(), dice: dice.clone(), is_down: false })
             });
             let mut shaky: Vec<_> = shaky.collect();
             let first = shaky.remove(0);
@@ -331,6 +331,54 @@ fn run(seed: u64) -> usize {
     })
 }
 
+fn claim_of(shard: u32, epoch: u64) -> Claim {
+    let incarnation = Incarnation { counter: 1, nonce: epoch };
+    let owner = Member { node: "n".into(), incarnation };
+    let (shard, epoch) = (path(shard), Epoch(epoch));
+    Claim { cluster: CLUSTER, shard, epoch, owner, number: 1, extensions: Default::default() }
+}
+
+/// The turn of the entity `t/a` under a claim that makes this version.
+fn turn(claim: Claim, version: u64) -> Commit {
+    let (shard, epoch) = (claim.shard.shard.0, claim.epoch);
+    let turn = TurnId { nonce: epoch.0, shard, epoch, number: version };
+    let head = Head { version, turn, ..Head::default() };
+    let key = RecordKey::State("k".into());
+    let writes = vec![RecordWrite { key, value: Some(version.to_string().into()) }];
+    let (claim, entity) = (Arc::new(claim), Entity::new("t", "a"));
+    let (expected_version, extensions) = (version - 1, Default::default());
+    Commit { claim, entity, expected_version, head, writes, extensions }
+}
+
+#[test]
+fn a_store_that_is_down_fails_its_own_shards_only() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(async {
+        let down = |is_down, id| -> Arc<dyn MovableShards> {
+            let store = MemoryStore::new(id, CLUSTER, "cluster");
+            match is_down {
+                true => Arc::new(Shaky { store, dice: Dice::new(0), is_down }),
+                false => Arc::new(store),
+            }
+        };
+        for [first, second] in [[false, true], [true, false]] {
+            let map = ShardMap { ranges: vec![(0, 1), (2, 2)], ..first_map() };
+            let further = vec![down(second, 2)];
+            let store = RangedStore::new(down(first, 1), further, map, RangedStore::CLAIM_WAIT);
+            let claims: Vec<_> = [1, 2].map(|shard| claim_of(shard, 1)).into();
+            let outcomes = store.claim(claims.clone()).await;
+            let granted: Vec<_> = outcomes.iter().map(|it| *it == ClaimOutcome::Granted).collect();
+            assert_eq!(granted, [!first, !second], "{outcomes:?}");
+            let turns = claims.into_iter().map(|claim| turn(claim, 1)).collect();
+            let outcomes = store.commit(turns).await;
+            let done: Vec<_> = outcomes.iter().map(|it| *it == CommitOutcome::Committed).collect();
+            assert_eq!(done, [!first, !second], "{outcomes:?}");
+            // R9: the node still has a store.
+            assert!(store.probe(vec![path(1)]).await.is_ok());
+        }
+    });
+}
+
 /// A node that claimed the shard before it moved, and one that never did, read it where it is.
 #[test]
 fn every_node_reads_a_moved_shard_where_it_is() {
@@ -343,39 +391,16 @@ fn every_node_reads_a_moved_shard_where_it_is() {
             RangedStore::new(first, vec![second], first_map(), RangedStore::CLAIM_WAIT)
         };
         let [before, after, other] = [node(), node(), node()];
-        let claim = |epoch| {
-            let incarnation = Incarnation { counter: 1, nonce: epoch };
-            let owner = Member { node: "n".into(), incarnation };
-            let (shard, epoch) = (path(1), Epoch(epoch));
-            Claim {
-                cluster: CLUSTER,
-                shard,
-                epoch,
-                owner,
-                number: 1,
-                extensions: Default::default(),
-            }
-        };
-        let entity = Entity::new("t", "a");
-        let turn = |epoch, version| {
-            let turn = TurnId { nonce: epoch, shard: 1, epoch: Epoch(epoch), number: version };
-            let head = Head { version, turn, ..Head::default() };
-            let key = RecordKey::State("k".into());
-            let writes = vec![RecordWrite { key, value: Some(version.to_string().into()) }];
-            let (claim, entity) = (Arc::new(claim(epoch)), entity.clone());
-            let (expected_version, extensions) = (version - 1, Default::default());
-            vec![Commit { claim, entity, expected_version, head, writes, extensions }]
-        };
-        assert_eq!(before.claim(vec![claim(1)]).await, [ClaimOutcome::Granted]);
-        assert_eq!(before.commit(turn(1, 1)).await, [CommitOutcome::Committed]);
+        assert_eq!(before.claim(vec![claim_of(1, 1)]).await, [ClaimOutcome::Granted]);
+        assert_eq!(before.commit(vec![turn(claim_of(1, 1), 1)]).await, [CommitOutcome::Committed]);
         let moving = Some(RangeMove { first: 1, last: 1, to: 2 });
         let map = ShardMap { version: 1, moving, ..first_map() };
         for node in [&before, &after] {
             node.set_map(map.clone());
         }
         assert_eq!(before.misplaced(), [(path(1), Epoch(1))]);
-        assert_eq!(after.claim(vec![claim(2)]).await, [ClaimOutcome::Granted]);
-        assert_eq!(after.commit(turn(2, 2)).await, [CommitOutcome::Committed]);
+        assert_eq!(after.claim(vec![claim_of(1, 2)]).await, [ClaimOutcome::Granted]);
+        assert_eq!(after.commit(vec![turn(claim_of(1, 2), 2)]).await, [CommitOutcome::Committed]);
         let read = async |node: &RangedStore| {
             let kind = ScanKind::State(entity.clone());
             let shard = path(1);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::channel::oneshot;
+use futures::future::ready;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, HeadFloor, LoadedEntity};
 use ostraca_store::transfer::{Item, ItemPage};
@@ -91,6 +92,8 @@ impl Dice {
 pub(super) struct Shaky {
     pub(super) store: MemoryStore,
     pub(super) dice: Dice,
+    /// Whether every call fails before it takes effect.
+    pub(super) is_down: bool,
 }
 
 impl Shaky {
@@ -99,6 +102,9 @@ impl Shaky {
         &self,
         call: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
     ) -> StoreFuture<Option<T>> {
+        if self.is_down {
+            return ready(None).boxed();
+        }
         let (store, dice) = (self.store.clone(), self.dice.clone());
         async move {
             dice.pause(1).await;
