@@ -401,6 +401,7 @@ fn every_node_reads_a_moved_shard_where_it_is() {
         assert_eq!(before.misplaced(), [(path(1), Epoch(1))]);
         assert_eq!(after.claim(vec![claim_of(1, 2)]).await, [ClaimOutcome::Granted]);
         assert_eq!(after.commit(vec![turn(claim_of(1, 2), 2)]).await, [CommitOutcome::Committed]);
+        let entity = Entity::new("t", "a");
         let read = async |node: &RangedStore| {
             let kind = ScanKind::State(entity.clone());
             let shard = path(1);
