@@ -29,7 +29,14 @@ const MOVED_LINE: &str = "ostraca store, moved to ";
 #[derive(Debug)]
 pub(crate) struct Dir {
     pub(crate) path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // A process that is just being started has a copy of the open file, which would hold the lock until it runs.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Dir {
@@ -196,7 +203,7 @@ impl Dir {
             .and_then(|()| lock.rewind())
             .and_then(|()| lock.write_all(holder.as_bytes()))
             .map_err(|error| OpenError::io(path, error))?;
-        Ok(Self { path: path.into(), _lock: lock })
+        Ok(Self { path: path.into(), lock })
     }
 }
 
@@ -215,4 +222,20 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     entries
         .map(|entry| entry.map(|entry| entry.path()).map_err(|error| OpenError::io(path, error)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_lock_file_holds_no_lock() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let held = Dir::lock(dir.path()).expect("locked");
+        // As in a process between its fork and the program that it runs.
+        let copy = held.lock.try_clone().expect("a copy");
+        drop(held);
+        Dir::lock(dir.path()).expect("locked again");
+        drop(copy);
+    }
 }
