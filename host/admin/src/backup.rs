@@ -29,8 +29,8 @@ impl AdminService {
             return Err(access_denied(&closed.name, principal));
         }
         let Some(store) = self.status.local_store.clone() else { return Err(self.no_store()) };
-        if let Some(etcd) = &self.status.etcd {
-            let text = format!("the rows of this cluster are not in the store, but in {etcd}");
+        if let Some(rows) = &self.status.rows_store {
+            let text = format!("the rows of this cluster are not in the store, but in {rows}");
             let help = "this release backs up only stores that have both state and rows";
             return Err(problem(codes::NO_STORE, text, help));
         }

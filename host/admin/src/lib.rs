@@ -83,8 +83,8 @@ pub struct AdminDeps {
     pub local_store: Option<Arc<SledStore>>,
     /// The database with the state of entities, in words; `None` if a node has it.
     pub database: Option<String>,
-    /// The etcd with the cluster's rows, in words; `None` if they are where the state is.
-    pub etcd: Option<String>,
+    /// The store with only the cluster's rows, in words; `None` if they are where the state is.
+    pub rows_store: Option<String>,
     /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     pub wasm: WasmRuntime,
     /// Whether this node runs entities.
@@ -134,7 +134,7 @@ impl AdminService {
             store_identity: Box::new(move || entities.identity()),
             local_store: parts.local_store,
             database: parts.database,
-            etcd: parts.etcd,
+            rows_store: parts.rows_store,
             wasm: parts.hosts.then(|| parts.wasm.clone()),
             stats: parts.stats,
             max_live_memory: parts.max_live_memory,

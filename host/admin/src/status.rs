@@ -30,8 +30,8 @@ pub(crate) struct StatusReporter {
     pub(crate) local_store: Option<Arc<SledStore>>,
     /// The database with the state of entities, in words.
     pub(crate) database: Option<String>,
-    /// The etcd with the cluster's rows, in words.
-    pub(crate) etcd: Option<String>,
+    /// The store with only the cluster's rows, in words.
+    pub(crate) rows_store: Option<String>,
     /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
@@ -217,8 +217,8 @@ impl StatusReporter {
             (None, None) if cluster.store_node.is_empty() => "another node's".into(),
             (None, None) => format!("of node {}", cluster.store_node),
         };
-        if let Some(etcd) = &self.etcd {
-            store = format!("{store}; the cluster's rows: {etcd}");
+        if let Some(rows) = &self.rows_store {
+            store = format!("{store}; the cluster's rows: {rows}");
         }
         let incarnation = view.member.as_ref().map(|member| member.incarnation).unwrap_or_default();
         proto::Status {

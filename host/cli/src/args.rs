@@ -151,7 +151,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("way_to_join").args(["join", "postgres", "etcd"]).multiple(true)))]
+#[command(group(clap::ArgGroup::new("way_to_join").args(["join", "postgres", "etcd", "kubernetes"]).multiple(true)))]
 pub(crate) struct Init {
     /// Directory to create the node in; must be empty or not exist yet
     pub(crate) dir: PathBuf,
@@ -171,7 +171,8 @@ pub(crate) struct Init {
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "ca")]
     pub(crate) set: Vec<(String, String)>,
     /// Address of a node whose cluster the new node joins; may be repeated
-    #[arg(long, value_name = "HOST:PORT", requires = "ca", conflicts_with_all = ["postgres", "etcd"],
+    #[arg(long, value_name = "HOST:PORT", requires = "ca",
+          conflicts_with_all = ["postgres", "etcd", "kubernetes"],
           value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
     /// Keep the cluster's state in this PostgreSQL database, such as "host=HOST user=USER dbname=DATABASE"; with --ca,
@@ -189,6 +190,8 @@ pub(crate) struct Init {
     pub(crate) postgres_ca_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) etcd: EtcdArgs,
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
     /// Directory of the cluster's authority, with ca.pem and ca.key: the new node joins that cluster
     #[arg(long, value_name = "DIR", requires = "way_to_join")]
     pub(crate) ca: Option<PathBuf>,
@@ -234,6 +237,64 @@ pub(crate) struct EtcdArgs {
         id = "etcd_key",
         value_name = "FILE",
         requires = "etcd_certificate"
+    )]
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+/// Where Kubernetes is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KubernetesArgs {
+    /// Keep the cluster's rows in Kubernetes, as leases in a namespace: the API server's address, or in-cluster for the
+    /// pod's; with --ca, the new node joins the cluster there
+    #[arg(long = "kubernetes", id = "kubernetes", value_name = "URL", conflicts_with = "etcd")]
+    pub(crate) url: Option<String>,
+    /// The namespace in Kubernetes [default: the pod's]
+    #[arg(
+        long = "kubernetes-namespace",
+        id = "kubernetes_namespace",
+        value_name = "NAME",
+        requires = "kubernetes"
+    )]
+    pub(crate) namespace: Option<String>,
+    /// What the names of the leases start with [default: ostraca]
+    #[arg(
+        long = "kubernetes-name",
+        id = "kubernetes_name",
+        value_name = "NAME",
+        requires = "kubernetes"
+    )]
+    pub(crate) name: Option<String>,
+    /// File with the token for the API server [default: the pod's]
+    #[arg(
+        long = "kubernetes-token-file",
+        id = "kubernetes_token_file",
+        value_name = "FILE",
+        requires = "kubernetes"
+    )]
+    pub(crate) token_file: Option<PathBuf>,
+    /// PEM file with the authority of the API server's certificate [default: the pod's, otherwise the public
+    /// authorities]
+    #[arg(
+        long = "kubernetes-ca-file",
+        id = "kubernetes_ca_file",
+        value_name = "FILE",
+        requires = "kubernetes"
+    )]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// PEM file with the certificate to show to the API server
+    #[arg(
+        long = "kubernetes-certificate-file",
+        id = "kubernetes_certificate",
+        value_name = "FILE",
+        requires = "kubernetes_key"
+    )]
+    pub(crate) certificate_file: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(
+        long = "kubernetes-key-file",
+        id = "kubernetes_key",
+        value_name = "FILE",
+        requires = "kubernetes_certificate"
     )]
     pub(crate) key_file: Option<PathBuf>,
 }
@@ -295,7 +356,7 @@ pub(crate) enum ConfigCommand {
         /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
     },
-    /// Check a configuration, and that PostgreSQL and etcd answer if it names them
+    /// Check a configuration, and that PostgreSQL, etcd and Kubernetes answer if it names them
     Check {
         /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,

@@ -17,6 +17,7 @@ use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
 pub use node_sections::{ControlInboxLimits, Role};
+pub use rows_store::RowsStore;
 
 pub use crate::error::Error;
 use crate::manifest::Ceilings;
@@ -28,10 +29,12 @@ mod cluster_settings;
 mod etcd;
 mod file;
 mod guests;
+mod kubernetes;
 mod node_sections;
 mod numbers;
 mod postgres;
 mod renamed;
+mod rows_store;
 #[cfg(test)]
 mod tests;
 
@@ -52,7 +55,7 @@ pub struct Config {
     /// `host:port` addresses that are announced to clients. Default: none, which announces the listening address.
     pub advertise: Vec<String>,
     /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
-    /// `store`, or the cluster's rows are in etcd or PostgreSQL.
+    /// `store`, or the cluster's rows are outside the nodes.
     pub join: Vec<String>,
     /// The shard count that the pool must have when this node joins. Default: `None`, which accepts any.
     pub expected_shards: Option<u32>,
@@ -246,14 +249,14 @@ impl Config {
         self.file.further_databases(&self.data)
     }
 
-    /// Settings of the store in etcd that has the cluster's rows; `None` if they are not there. As for
+    /// The store in etcd or Kubernetes that has the cluster's rows; `None` if they are where the state is. As for
     /// [`Config::store_options`], `cluster` is to be set.
     #[must_use]
-    pub fn etcd_options(&self) -> Option<ostraca_store_etcd::Options> {
-        self.file.etcd_options(&self.data)
+    pub fn rows_store(&self) -> Option<RowsStore> {
+        self.file.rows_store(&self.data)
     }
 
-    /// Whether the cluster's rows are in etcd or PostgreSQL, rather than in the node with the role `store`.
+    /// Whether the cluster's rows are in etcd, Kubernetes or PostgreSQL, rather than in the node with the role `store`.
     #[must_use]
     pub fn has_rows_outside(&self) -> bool {
         self.file.place_of_rows().is_some()

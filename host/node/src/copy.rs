@@ -58,10 +58,12 @@ impl Opening {
             StorePlace::Config(config) => config,
             StorePlace::Postgres(settings) => return database(settings).map(Self::Postgres),
         };
-        if config.etcd_options().is_some() {
-            let why = "the rows of this cluster are in etcd: this release copies only stores that have both state and \
-                       rows";
-            return Err(NodeError::InvalidValue(why.into()));
+        if let Some(rows) = config.rows_store() {
+            let why = format!(
+                "the rows of this cluster are in {}: this release copies only stores that have both state and rows",
+                rows.place()
+            );
+            return Err(NodeError::InvalidValue(why));
         }
         if !config.further_databases().is_empty() {
             let why =

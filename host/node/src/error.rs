@@ -47,6 +47,9 @@ pub enum NodeError {
     /// The store in etcd could not be created or opened.
     #[error(transparent)]
     OpenEtcd(#[from] ostraca_store_etcd::OpenError),
+    /// The store in Kubernetes could not be created or opened.
+    #[error(transparent)]
+    OpenKubernetes(#[from] ostraca_store_kubernetes::OpenError),
     /// The store with the state of entities is not the one that the cluster's rows name (R5).
     #[error(
         "the state of entities is in the store {expected:032x} according to the cluster's rows, but the configured one is {actual:032x}"
@@ -143,6 +146,7 @@ impl NodeError {
             Self::OpenStore(error) => open_code(error),
             Self::OpenPostgres(error) => postgres_code(error),
             Self::OpenEtcd(error) => etcd_code(error),
+            Self::OpenKubernetes(error) => kubernetes_code(error),
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
             Self::UnknownStore(_) => codes::UNKNOWN_STORE,
             Self::ClusterRuns => codes::STORE_IN_USE,
@@ -207,8 +211,8 @@ impl NodeError {
                 "name the node with the role `store` under `join`, or start the node again later"
             }
             Self::OtherStateStore { .. } => {
-                "check `postgres.url`, `data` and the section `etcd` of the configuration: they belong to two clusters, \
-                 or one of the stores was replaced"
+                "check `postgres.url`, `data` and the section `etcd` or `kubernetes` of the configuration: they belong to \
+                 two clusters, or one of the stores was replaced"
             }
             Self::UnknownStore(_) => {
                 "add the database to `postgres.databases` in the configuration"
@@ -231,6 +235,7 @@ impl NodeError {
             | Self::OpenStore(_)
             | Self::OpenPostgres(_)
             | Self::OpenEtcd(_)
+            | Self::OpenKubernetes(_)
             | Self::StoreConnect(_)
             | Self::Wasm(_)
             | Self::Wire(_)
@@ -250,6 +255,7 @@ impl NodeError {
             Self::StoreConnect(error) => error.is_retryable(),
             Self::OpenPostgres(error) => error.is_retryable(),
             Self::OpenEtcd(error) => error.is_retryable(),
+            Self::OpenKubernetes(error) => error.is_retryable(),
             Self::Settings(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
@@ -357,6 +363,28 @@ fn etcd_code(error: &ostraca_store_etcd::OpenError) -> Code {
         OpenError::OldServer { .. } => codes::UNSUITABLE_DATABASE,
         OpenError::Corrupt { .. } => codes::STORE_CORRUPT,
         OpenError::Endpoint { .. } | OpenError::Authority { .. } => codes::INVALID_CONFIG,
+        OpenError::File { .. } => codes::FILE_ERROR,
+        _ => codes::STORE_FAILED,
+    }
+}
+
+fn kubernetes_code(error: &ostraca_store_kubernetes::OpenError) -> Code {
+    use ostraca_store_kubernetes::OpenError;
+    match error {
+        OpenError::Unreachable(_) => codes::STORE_UNREACHABLE,
+        OpenError::Missing { .. } => codes::STORE_MISSING,
+        OpenError::Exists { .. } => codes::STORE_EXISTS,
+        OpenError::NewerFormat { .. } => codes::STORE_NEWER_FORMAT,
+        OpenError::OtherCluster { .. } => codes::STORE_CLUSTER_MISMATCH,
+        OpenError::Recreated { .. } => codes::STORE_ROLLED_BACK,
+        OpenError::Login(_) | OpenError::Permission { .. } => codes::STORE_ACCESS_DENIED,
+        OpenError::Version { .. } => codes::UNSUITABLE_DATABASE,
+        OpenError::Corrupt { .. } => codes::STORE_CORRUPT,
+        OpenError::Url { .. }
+        | OpenError::Name { .. }
+        | OpenError::NotInCluster
+        | OpenError::Namespace { .. }
+        | OpenError::Certificate { .. } => codes::INVALID_CONFIG,
         OpenError::File { .. } => codes::FILE_ERROR,
         _ => codes::STORE_FAILED,
     }

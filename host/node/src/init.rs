@@ -16,14 +16,14 @@ use ostraca_catalog::bootstrap;
 use ostraca_config::Config;
 use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
-use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
-use ostraca_store_etcd::{EtcdStore, OpenError};
+use ostraca_store::{ClusterStore, EntityStore};
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::Identity;
 
 use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
+use crate::stores::rows_store;
 pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
 
 /// A PostgreSQL database for the stores of a cluster: what is written to the section `postgres` of a configuration.
@@ -91,6 +91,57 @@ impl EtcdSettings {
     }
 }
 
+/// A namespace of Kubernetes for the cluster's rows: what is written to the section `kubernetes` of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct KubernetesSettings {
+    /// The API server, or `in-cluster` for the pod's.
+    pub url: String,
+    /// The namespace. `None`: the pod's.
+    pub namespace: Option<String>,
+    /// What the names of the leases start with. `None`: the default.
+    pub name: Option<String>,
+    /// A file with the bearer token. `None`: the service account's in a pod, otherwise none.
+    pub token_file: Option<PathBuf>,
+    /// PEM file with the certificates of the authority of the API server's certificate.
+    pub ca_file: Option<PathBuf>,
+    /// PEM files with a certificate and its key, instead of a token.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl KubernetesSettings {
+    fn text(&self) -> String {
+        let comment = "Kubernetes has the cluster's rows, the same for all nodes.";
+        let mut section = Section::new(comment, "kubernetes");
+        section.add("url", self.url.as_str());
+        section.add_if("namespace", self.namespace.clone());
+        section.add_if("name", self.name.clone());
+        section.add_if("token-file", self.token_file.as_deref().map(shown));
+        section.add_if("ca-file", self.ca_file.as_deref().map(shown));
+        let (certificate, key) = self.identity.clone().unzip();
+        section.add_if("certificate-file", certificate.as_deref().map(shown));
+        section.add_if("key-file", key.as_deref().map(shown));
+        section.0
+    }
+}
+
+/// Where the cluster's rows are, if they are in a store of their own.
+#[derive(Clone, Debug)]
+pub enum RowsSettings {
+    /// In etcd.
+    Etcd(EtcdSettings),
+    /// In Kubernetes.
+    Kubernetes(KubernetesSettings),
+}
+
+impl RowsSettings {
+    fn text(&self) -> String {
+        match self {
+            Self::Etcd(settings) => settings.text(),
+            Self::Kubernetes(settings) => settings.text(),
+        }
+    }
+}
+
 /// A section of a configuration as it is written.
 struct Section(String);
 
@@ -131,11 +182,11 @@ pub struct InitOptions {
     pub shards: u32,
     /// The cluster-wide settings that the guarantees depend on.
     pub settings: ClusterSettings,
-    /// The database for the state of entities, and for the cluster's rows unless etcd has them. `None`: the node keeps
-    /// them itself.
+    /// The database for the state of entities, and for the cluster's rows unless `rows` names another place. `None`: the
+    /// node keeps them itself.
     pub postgres: Option<PostgresSettings>,
-    /// The etcd for the cluster's rows. `None`: they are where the state is.
-    pub etcd: Option<EtcdSettings>,
+    /// The store for the cluster's rows. `None`: they are where the state is.
+    pub rows: Option<RowsSettings>,
 }
 
 /// A newly created cluster.
@@ -162,13 +213,13 @@ pub struct JoinOptions {
     pub listen: SocketAddr,
     /// The node's roles: any but [`Role::Store`].
     pub roles: Vec<Role>,
-    /// `host:port` addresses of nodes of the cluster; at least one, or none if the cluster's rows are in etcd or in a
-    /// database.
+    /// `host:port` addresses of nodes of the cluster; at least one, or none if the cluster's rows are outside the
+    /// nodes.
     pub join: Vec<String>,
     /// The database with the state of entities, if it is in one.
     pub postgres: Option<PostgresSettings>,
-    /// The etcd with the cluster's rows, if they are there.
-    pub etcd: Option<EtcdSettings>,
+    /// The store with only the cluster's rows, if there is one.
+    pub rows: Option<RowsSettings>,
     /// The directory of the cluster's authority, with its key.
     pub ca: PathBuf,
 }
@@ -197,13 +248,13 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     if options.roles.is_empty() {
         return invalid("a node needs a role: `manager`, `host` or `gateway`");
     }
-    match (options.postgres.is_some() || options.etcd.is_some(), options.join.is_empty()) {
+    match (options.postgres.is_some() || options.rows.is_some(), options.join.is_empty()) {
         (false, true) => {
             return invalid("a joining node needs the address of a node of the cluster");
         }
         (true, false) => {
             return invalid(
-                "a node whose cluster's rows are in etcd or a database joins no address: it finds the others there",
+                "a node whose cluster's rows are outside the nodes joins no address: it finds the others there",
             );
         }
         _ => {}
@@ -258,16 +309,10 @@ async fn create_stores(
     options: &InitOptions,
     cluster: ClusterId,
 ) -> Result<(), NodeError> {
-    let (name, etcd) = (&options.cluster_name, config.etcd_options());
-    if let Some(etcd) = &etcd {
-        // Before anything is created: it must answer, and have no store.
-        match EtcdStore::probe(etcd.clone()).await {
-            Err(OpenError::Missing { .. }) => {}
-            Err(error) => return Err(error.into()),
-            Ok(StoreIdentity { cluster, cluster_name: name, .. }) => {
-                return Err(OpenError::Exists { prefix: etcd.prefix.clone(), cluster, name }.into());
-            }
-        }
+    let (name, of_rows) = (&options.cluster_name, config.rows_store());
+    if let Some(store) = &of_rows {
+        // Before anything is created.
+        rows_store::check_missing(store).await?;
     }
     let (state, mut rows): (u128, Arc<dyn ClusterStore>) = match config.postgres_options() {
         Some(database) => {
@@ -280,8 +325,8 @@ async fn create_stores(
             (EntityStore::identity(&*store).store_id, store)
         }
     };
-    if let Some(etcd) = etcd {
-        rows = Arc::new(EtcdStore::create(etcd, cluster, name).await?);
+    if let Some(store) = of_rows {
+        rows = rows_store::create(store, cluster, name).await?;
     }
     let InitOptions { shards, settings, .. } = options;
     Ok(bootstrap::initialize_cluster(&*rows, state, *shards, settings).await?)
@@ -326,7 +371,7 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
         all.iter().map(|one| toml::Value::from(*one).to_string()).collect::<Vec<_>>().join(", ")
     };
     let place = match options.join.is_empty() {
-        true => sections(options.postgres.as_ref(), options.etcd.as_ref()),
+        true => sections(options.postgres.as_ref(), options.rows.as_ref()),
         false => format!(
             "\n# Nodes of the cluster; one that responds is enough.\njoin = [{}]\n",
             list(options.join.iter().map(String::as_str).collect())
@@ -362,14 +407,14 @@ fn config_text(options: &InitOptions) -> String {
         cluster = options.cluster_name,
         node = options.node,
         listen = options.listen,
-        stores = sections(options.postgres.as_ref(), options.etcd.as_ref()),
+        stores = sections(options.postgres.as_ref(), options.rows.as_ref()),
     )
 }
 
 /// The sections that say where the stores are, if they are outside the nodes.
-fn sections(postgres: Option<&PostgresSettings>, etcd: Option<&EtcdSettings>) -> String {
+fn sections(postgres: Option<&PostgresSettings>, rows: Option<&RowsSettings>) -> String {
     let postgres = postgres.map(PostgresSettings::section).unwrap_or_default();
-    postgres + &etcd.map(EtcdSettings::text).unwrap_or_default()
+    postgres + &rows.map(RowsSettings::text).unwrap_or_default()
 }
 
 /// Creates the directory if it is missing, and refuses one that is not empty.
@@ -419,7 +464,7 @@ mod tests {
             shards: 8,
             settings: ClusterSettings::default(),
             postgres: None,
-            etcd: None,
+            rows: None,
         }
     }
 
@@ -448,7 +493,7 @@ mod tests {
             roles: roles.into(),
             join: vec!["127.0.0.1:7411".into(), "[::1]:7412".into()],
             postgres: None,
-            etcd: None,
+            rows: None,
             ca: first.ca.clone(),
         };
         let place = dir.path().join("n2");

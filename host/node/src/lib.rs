@@ -30,7 +30,7 @@
 //!                 shards: 64,
 //!                 settings: ClusterSettings::default(),
 //!                 postgres: None,
-//!                 etcd: None,
+//!                 rows: None,
 //!             },
 //!         )?;
 //!         // The certificate of an administrator, for `ostraca` and for clients.
@@ -91,8 +91,8 @@ mod stores;
 pub use copy::{CopiedStores, StorePlace, copy_stores, renew_database, restore_backup};
 pub use error::NodeError;
 pub use init::{
-    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, PostgresSettings, init,
-    join,
+    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, KubernetesSettings,
+    PostgresSettings, RowsSettings, init, join,
 };
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};

@@ -2,11 +2,11 @@
 
 use ostraca_config::Config;
 use ostraca_store::{EntityStore, StoreIdentity};
-use ostraca_store_etcd::EtcdStore;
 use ostraca_store_postgres::{OpenError, Options, PostgresStore};
 
 use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
+use crate::stores::rows_store;
 
 /// A store outside the nodes, as it was found.
 #[derive(Clone, Debug)]
@@ -19,23 +19,24 @@ pub struct ProbedStore {
     pub identity: StoreIdentity,
 }
 
-/// Asks PostgreSQL and etcd, if the configuration names them, whose stores they have. Nothing is written. Blocks.
+/// Asks PostgreSQL, etcd and Kubernetes, if the configuration names them, whose stores they have. Nothing is written.
+/// Blocks.
 ///
 /// # Errors
-/// [`NodeError::Settings`] if the node's certificate cannot be used, [`NodeError::OpenPostgres`] and
-/// [`NodeError::OpenEtcd`] if a store cannot be opened or belongs to another cluster.
+/// [`NodeError::Settings`] if the node's certificate cannot be used; [`NodeError::OpenPostgres`],
+/// [`NodeError::OpenEtcd`] and [`NodeError::OpenKubernetes`] if a store cannot be opened or belongs to another cluster.
 pub fn probe_stores(config: &Config) -> Result<Vec<ProbedStore>, NodeError> {
     if !config.has_rows_outside() {
         return Ok(Vec::new());
     }
     let cluster = config.load_identity()?.0.cluster;
     block_on_own_thread(async {
-        let (postgres, etcd) = (config.postgres_options(), config.etcd_options());
+        let (postgres, rows) = (config.postgres_options(), config.rows_store());
         let mut found = Vec::new();
         if let Some(mut options) = postgres {
             options.cluster = Some(cluster);
             let identity = PostgresStore::probe(&options).await?;
-            let holds = if etcd.is_some() { "state" } else { "state and rows" };
+            let holds = if rows.is_some() { "state" } else { "state and rows" };
             found.push(ProbedStore { holds, place: options.place(), identity });
         }
         for mut options in config.further_databases() {
@@ -43,10 +44,9 @@ pub fn probe_stores(config: &Config) -> Result<Vec<ProbedStore>, NodeError> {
             let identity = PostgresStore::probe(&options).await?;
             found.push(ProbedStore { holds: "state", place: options.place(), identity });
         }
-        if let Some(mut options) = etcd {
-            options.cluster = Some(cluster);
-            let place = options.place();
-            let identity = EtcdStore::probe(options).await?;
+        if let Some(rows) = rows {
+            let place = rows.place();
+            let identity = rows_store::probe(rows.of_cluster(cluster)).await?;
             found.push(ProbedStore { holds: "rows", place, identity });
         }
         Ok(found)

@@ -1,5 +1,5 @@
 //! The cluster's two stores: the state of entities, and the cluster's rows. Each is in this process if the node has the
-//! role `store`, in another node ([`peer`]), or outside the nodes ([`postgres`], [`etcd`]).
+//! role `store`, in another node ([`peer`]), or outside the nodes ([`postgres`], [`rows_store`]).
 //!
 //! The addresses under `join` may belong to any nodes of the cluster. A node without the role `store` is asked for the
 //! rows of nodes, which show where the store is. Each of the two stores has its own connection, separate from
@@ -10,11 +10,11 @@
 
 mod channel;
 mod cluster_info;
-mod etcd;
 mod locator;
 mod peer;
 mod postgres;
 mod ranges;
+pub(crate) mod rows_store;
 mod witness;
 
 use std::sync::Arc;
@@ -25,7 +25,6 @@ use futures::future::BoxFuture;
 use ostraca_config::config::Config;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, EntityStore};
-use ostraca_store_etcd::EtcdStore;
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
@@ -145,7 +144,8 @@ async fn of_peers(
 /// Stores outside the nodes that are open already: later attempts do not open them again.
 #[derive(Default)]
 struct OpenedStores {
-    etcd: Option<Arc<EtcdStore>>,
+    /// The store of the cluster's rows, if it has nothing else.
+    rows: Option<Arc<dyn ClusterStore>>,
     database: Option<Arc<PostgresStore>>,
     /// Further databases with state of entities.
     further: Vec<Arc<PostgresStore>>,
@@ -159,13 +159,13 @@ impl OpenedStores {
         cluster: ClusterId,
         control: &Handle,
     ) -> Result<(), NodeError> {
-        if let (None, Some(options)) = (&self.etcd, config.etcd_options()) {
-            let (store, keeper) = etcd::open(config, options, cluster, control).await?;
-            self.etcd = Some(store);
+        if let (None, Some(rows)) = (&self.rows, config.rows_store()) {
+            let (store, keeper) = rows_store::open(config, rows, cluster, control).await?;
+            self.rows = Some(store);
             self.keepers.push(keeper);
         }
         if let (None, Some(options)) = (&self.database, config.postgres_options()) {
-            let for_rows = self.etcd.is_none().then_some(control);
+            let for_rows = self.rows.is_none().then_some(control);
             let (store, keeper) = postgres::open(config, options, cluster, for_rows).await?;
             self.database = Some(store);
             self.keepers.push(keeper);
@@ -180,15 +180,15 @@ impl OpenedStores {
 
     /// The store of the cluster's rows.
     fn rows(&self) -> Result<Arc<dyn ClusterStore>, NodeError> {
-        match (&self.etcd, &self.database) {
-            (Some(etcd), _) => Ok(etcd.clone()),
+        match (&self.rows, &self.database) {
+            (Some(rows), _) => Ok(rows.clone()),
             (None, Some(database)) => Ok(database.clone()),
             (None, None) => Err(NodeError::UnexpectedExit("no store has the rows".into())),
         }
     }
 }
 
-/// Connects to rows in etcd or PostgreSQL, and to the state wherever it is.
+/// Connects to rows outside the nodes, and to the state wherever it is.
 async fn outside(
     config: &Config,
     cluster: ClusterId,

@@ -36,7 +36,7 @@ fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
         join: vec![first.address().to_string()],
         ca: cluster.ca.clone(),
         postgres: None,
-        etcd: None,
+        rows: None,
     };
     join(&home, &options).expect("a node that joins");
     home

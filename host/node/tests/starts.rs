@@ -42,7 +42,7 @@ impl Two {
             shards: 8,
             settings: ClusterSettings::default(),
             postgres: None,
-            etcd: None,
+            rows: None,
         };
         let cluster = init(&dir.path().join("n1"), &options).expect("a new node");
         let options = JoinOptions {
@@ -52,7 +52,7 @@ impl Two {
             join: vec![first.to_string()],
             ca: cluster.ca.clone(),
             postgres: None,
-            etcd: None,
+            rows: None,
         };
         join(&dir.path().join("n2"), &options).expect("a node that joins");
         Self { dir, cluster, addresses }

@@ -45,7 +45,7 @@ impl Cluster {
             join: vec![self.first.address().to_string()],
             ca: self.created.ca.clone(),
             postgres: None,
-            etcd: None,
+            rows: None,
         };
         join(&home, &options).expect("a node that joins");
         home

@@ -181,7 +181,7 @@ async fn unread_replies_cost_a_bounded_amount() {
         join: vec![node.address().to_string()],
         ca: cluster.ca.clone(),
         postgres: None,
-        etcd: None,
+        rows: None,
     };
     join(&home, &options).expect("a node that joins");
     let gateway = Node::start(config(&home)).await.expect("a gateway");

@@ -29,7 +29,7 @@ pub enum OpenError {
     },
     /// The process is not in a pod.
     #[error(
-        "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set; set the address of the API server"
+        "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set; name the API server in `kubernetes.url`"
     )]
     NotInCluster,
     /// A file with the token or certificates cannot be read.
@@ -90,7 +90,7 @@ pub enum OpenError {
     },
     /// There is no store. None is ever created automatically (R5).
     #[error(
-        "there is no store of Ostraca at {place}: create it with `ostraca init`, or check the namespace and the name"
+        "there is no store of Ostraca in {place}: create it with `ostraca init`, or check the namespace and the name"
     )]
     Missing {
         /// The namespace and the store's name.

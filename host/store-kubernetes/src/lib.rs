@@ -75,9 +75,7 @@ impl KubernetesStore {
         cluster: ClusterId,
         cluster_name: &str,
     ) -> Result<Self, OpenError> {
-        let options = Arc::new(options);
-        let api = Api::new(options.clone())?;
-        let layout = Layout::new(&options.name, &options.holder);
+        let (options, api, layout) = prepare(options)?;
         StoreOpening::new(&options, &api, &layout).create(cluster, cluster_name).await?;
         Self::open_at(options, api, layout).await
     }
@@ -88,9 +86,7 @@ impl KubernetesStore {
     /// # Errors
     /// [`OpenError`] says why it failed, and what to do.
     pub async fn open(options: Options) -> Result<Self, OpenError> {
-        let options = Arc::new(options);
-        let api = Api::new(options.clone())?;
-        let layout = Layout::new(&options.name, &options.holder);
+        let (options, api, layout) = prepare(options)?;
         Self::open_at(options, api, layout).await
     }
 
@@ -99,9 +95,7 @@ impl KubernetesStore {
     /// # Errors
     /// [`OpenError`] says why it cannot be opened, and what to do.
     pub async fn probe(options: Options) -> Result<StoreIdentity, OpenError> {
-        let options = Arc::new(options);
-        let api = Api::new(options.clone())?;
-        let layout = Layout::new(&options.name, &options.holder);
+        let (options, api, layout) = prepare(options)?;
         StoreOpening::new(&options, &api, &layout).probe().await
     }
 
@@ -147,6 +141,14 @@ impl KubernetesStore {
         let ended = |_| Err(StoreError::Unavailable("the store is closed".into()).into());
         outcome.map(move |outcome| outcome.unwrap_or_else(ended)).boxed()
     }
+}
+
+/// The complete settings, and what follows from them.
+fn prepare(options: Options) -> Result<(Arc<Options>, Api, Layout), OpenError> {
+    let options = Arc::new(options.resolved()?);
+    let api = Api::new(options.clone())?;
+    let layout = Layout::new(&options.name, &options.holder);
+    Ok((options, api, layout))
 }
 
 impl ClusterStore for KubernetesStore {

@@ -14,21 +14,23 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The longest name of a store: object names and labels contain it.
 const MAX_NAME: usize = 40;
 
-/// Settings, each with a default except the address of the API server and the namespace.
+/// Settings, each with a default except the address of the API server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The address of the API server, `https://HOST:PORT`, with a path if it is behind one. `http://` only for a
-    /// server on this machine, such as `kubectl proxy`.
+    /// server on this machine, such as `kubectl proxy`. Or [`Options::IN_CLUSTER`].
     pub url: String,
-    /// The namespace of the objects. It must exist.
+    /// The namespace of the objects. It must exist. Empty: the one of the service account, with
+    /// [`Options::IN_CLUSTER`].
     pub namespace: String,
     /// The name of the store, so that one namespace can hold several: object names start with it, and a label has it.
     /// Default `ostraca`.
     pub name: String,
-    /// A file with the bearer token, read again every minute, and at once if the API server refuses it. Default: none.
+    /// A file with the bearer token, read again every minute, and at once if the API server refuses it. Default: none,
+    /// or the service account's with [`Options::IN_CLUSTER`].
     pub token_file: Option<PathBuf>,
     /// PEM file with the certificates that the API server's one is checked against, read for each connection. Default:
-    /// those of the public authorities.
+    /// those of the public authorities, or the service account's with [`Options::IN_CLUSTER`].
     pub ca_file: Option<PathBuf>,
     /// PEM files with the certificate and the key that this process shows. Default: none.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -58,6 +60,9 @@ pub struct Options {
 }
 
 impl Options {
+    /// What `url` says for the API server of the pod in which the process runs.
+    pub const IN_CLUSTER: &str = "in-cluster";
+
     /// The default settings for a namespace of this API server.
     #[must_use]
     pub fn new(url: impl Into<String>, namespace: impl Into<String>) -> Self {
@@ -82,32 +87,38 @@ impl Options {
         }
     }
 
-    /// The settings of a process in a pod: the API server, namespace, token and authority of its service account.
+    /// These settings, with those of the pod filled in if `url` asks for them.
     ///
     /// # Errors
     /// [`OpenError::NotInCluster`] outside a pod, [`OpenError::File`] if the service account is not mounted.
-    pub fn in_cluster() -> Result<Self, OpenError> {
+    pub(crate) fn resolved(self) -> Result<Self, OpenError> {
+        if self.url != Self::IN_CLUSTER {
+            return Ok(self);
+        }
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = variable("KUBERNETES_SERVICE_HOST");
         let port = variable("KUBERNETES_SERVICE_PORT");
-        Self::from_service_account(host, port, Path::new(SERVICE_ACCOUNT))
+        self.with_service_account(host, port, Path::new(SERVICE_ACCOUNT))
     }
 
-    fn from_service_account(
+    fn with_service_account(
+        mut self,
         host: Option<String>,
         port: Option<String>,
         account: &Path,
     ) -> Result<Self, OpenError> {
         let (Some(host), Some(port)) = (host, port) else { return Err(OpenError::NotInCluster) };
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let path = account.join("namespace");
-        let namespace = std::fs::read_to_string(&path);
-        let namespace = namespace.map_err(|source| OpenError::File { path, source })?;
-        Ok(Self {
-            token_file: Some(account.join("token")),
-            ca_file: Some(account.join("ca.crt")),
-            ..Self::new(format!("https://{host}:{port}"), namespace.trim())
-        })
+        self.url = format!("https://{host}:{port}");
+        if self.namespace.is_empty() {
+            let path = account.join("namespace");
+            let namespace = std::fs::read_to_string(&path);
+            let namespace = namespace.map_err(|source| OpenError::File { path, source })?;
+            self.namespace = namespace.trim().to_owned();
+        }
+        self.token_file.get_or_insert_with(|| account.join("token"));
+        self.ca_file.get_or_insert_with(|| account.join("ca.crt"));
+        Ok(self)
     }
 
     /// Checks the address of an API server.
@@ -115,11 +126,16 @@ impl Options {
     /// # Errors
     /// Why it cannot be used.
     pub fn check_url(url: &str) -> Result<(), String> {
+        if url == Self::IN_CLUSTER {
+            return Ok(());
+        }
         let parsed: Uri = url.parse().map_err(|_| "it is no URL".to_owned())?;
         let host = parsed.host().unwrap_or_default();
         let local = host == "localhost" || address(host).is_some_and(|ip| ip.is_loopback());
         match parsed.scheme_str() {
-            _ if host.is_empty() => Err("it names no host; write https://HOST:PORT".into()),
+            _ if host.is_empty() => {
+                Err("it names no host; write https://HOST:PORT or in-cluster".into())
+            }
             _ if parsed.authority().is_some_and(|it| it.as_str().contains('@')) => {
                 Err("it has a user; use `token-file` or a certificate".into())
             }
@@ -148,7 +164,11 @@ impl Options {
     /// The namespace and the store's name in words.
     #[must_use]
     pub fn place(&self) -> String {
-        format!("namespace {}, leases {}.*", self.namespace, self.name)
+        let Self { namespace, name, .. } = self;
+        match namespace.is_empty() {
+            true => format!("leases {name}.* in the namespace of the pod"),
+            false => format!("leases {name}.* in the namespace {namespace}"),
+        }
     }
 }
 
@@ -172,6 +192,7 @@ mod tests {
         ] {
             assert_eq!(Options::check_url(good), Ok(()), "{good}");
         }
+        assert_eq!(Options::check_url(Options::IN_CLUSTER), Ok(()));
         for bad in
             ["", "10.0.0.1:443", "http://10.0.0.1:80", "https://u:p@a", "ftp://a", "https://a?b=c"]
         {
@@ -192,19 +213,25 @@ mod tests {
     #[test]
     fn a_pod_finds_its_api_server() {
         let account = tempfile::tempdir().expect("a directory");
-        let options = |host: Option<&str>| {
+        let in_pod = Options::new(Options::IN_CLUSTER, "");
+        let resolve = |options: &Options, host: Option<&str>| {
             let port = Some("443".to_owned());
-            Options::from_service_account(host.map(str::to_owned), port, account.path())
+            options.clone().with_service_account(host.map(str::to_owned), port, account.path())
         };
-        assert!(matches!(options(None), Err(OpenError::NotInCluster)));
-        assert!(matches!(options(Some("10.0.0.1")), Err(OpenError::File { .. })));
+        assert!(matches!(resolve(&in_pod, None), Err(OpenError::NotInCluster)));
+        assert!(matches!(resolve(&in_pod, Some("10.0.0.1")), Err(OpenError::File { .. })));
         std::fs::write(account.path().join("namespace"), "shop\n").expect("written");
-        let found = options(Some("fd00::1")).expect("settings");
+        let found = resolve(&in_pod, Some("fd00::1")).expect("settings");
         assert_eq!(
             (found.url.as_str(), found.namespace.as_str()),
             ("https://[fd00::1]:443", "shop")
         );
         assert_eq!(found.token_file, Some(account.path().join("token")));
         assert_eq!(found.ca_file, Some(account.path().join("ca.crt")));
+        // What is set explicitly stays.
+        let own = Options { token_file: Some("token".into()), ..in_pod };
+        let own = Options { namespace: "other".into(), ..own };
+        let found = resolve(&own, Some("10.0.0.1")).expect("settings");
+        assert_eq!((found.namespace, found.token_file), ("other".into(), Some("token".into())));
     }
 }

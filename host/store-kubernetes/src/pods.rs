@@ -59,7 +59,7 @@ impl PodHealth {
     /// # Errors
     /// [`OpenError`] if the options are invalid.
     pub fn new(options: Options) -> Result<Self, OpenError> {
-        Ok(Self { api: Api::new(Arc::new(options))? })
+        Ok(Self { api: Api::new(Arc::new(options.resolved()?))? })
     }
 
     /// Asks about a process. Every failure proves nothing.

@@ -59,7 +59,7 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
             shards: ostraca_node::init::DEFAULT_SHARDS,
             settings: ClusterSettings::default(),
             postgres: None,
-            etcd: None,
+            rows: None,
         };
         ostraca_node::init(&args.data, &options).map_err(|error| match error {
             NodeError::DirectoryNotEmpty(_) => Failure::from(error)

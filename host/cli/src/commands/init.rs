@@ -6,8 +6,8 @@ use ostraca_client::Profile;
 use ostraca_codes::codes;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{
-    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError,
-    PostgresSettings,
+    EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, KubernetesSettings,
+    NodeError, PostgresSettings, RowsSettings,
 };
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         roles: roles.collect(),
         join: args.join.clone(),
         postgres: database(args)?,
-        etcd: etcd(args)?,
+        rows: rows(args)?,
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
@@ -57,12 +57,13 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     }
     output::line(&format!("created node {node}, which joins the cluster {cluster}"));
     let outside = args.join.is_empty();
-    let joins = match (outside, args.etcd.endpoints.is_empty()) {
-        (false, _) => args.join.join(", "),
-        (true, false) => {
-            format!("the nodes that it finds in etcd at {}", args.etcd.endpoints.join(", "))
+    let joins = match &options.rows {
+        _ if !outside => args.join.join(", "),
+        Some(RowsSettings::Etcd(etcd)) => {
+            format!("the nodes that it finds in etcd at {}", etcd.endpoints.join(", "))
         }
-        (true, true) => "the nodes that it finds in the database".into(),
+        Some(RowsSettings::Kubernetes(_)) => "the nodes that it finds in Kubernetes".into(),
+        None => "the nodes that it finds in the database".into(),
     };
     output::pairs(&[
         ("configuration", config.display().to_string()),
@@ -91,14 +92,26 @@ fn database(args: &Init) -> Result<Option<PostgresSettings>, Failure> {
     }))
 }
 
-/// etcd from the arguments.
-fn etcd(args: &Init) -> Result<Option<EtcdSettings>, Failure> {
+/// The store for the cluster's rows from the arguments.
+fn rows(args: &Init) -> Result<Option<RowsSettings>, Failure> {
+    let kubernetes = &args.kubernetes;
+    if let Some(url) = &kubernetes.url {
+        let certificate = absolute(kubernetes.certificate_file.as_deref())?;
+        return Ok(Some(RowsSettings::Kubernetes(KubernetesSettings {
+            url: url.clone(),
+            namespace: kubernetes.namespace.clone(),
+            name: kubernetes.name.clone(),
+            token_file: absolute(kubernetes.token_file.as_deref())?,
+            ca_file: absolute(kubernetes.ca_file.as_deref())?,
+            identity: certificate.zip(absolute(kubernetes.key_file.as_deref())?),
+        })));
+    }
     let etcd = &args.etcd;
     if etcd.endpoints.is_empty() {
         return Ok(None);
     }
     let certificate = absolute(etcd.certificate_file.as_deref())?;
-    Ok(Some(EtcdSettings {
+    Ok(Some(RowsSettings::Etcd(EtcdSettings {
         endpoints: etcd.endpoints.clone(),
         prefix: etcd.prefix.clone(),
         user: etcd.user.clone(),
@@ -106,7 +119,7 @@ fn etcd(args: &Init) -> Result<Option<EtcdSettings>, Failure> {
         tls: etcd.tls.map(|mode| mode == TlsMode::Verify),
         ca_file: absolute(etcd.ca_file.as_deref())?,
         identity: certificate.zip(absolute(etcd.key_file.as_deref())?),
-    }))
+    })))
 }
 
 /// The absolute path of a file: those of a configuration are relative to the node's directory.
@@ -136,7 +149,7 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
         shards: args.shards,
         settings: settings(args)?,
         postgres: database(args)?,
-        etcd: etcd(args)?,
+        rows: rows(args)?,
     };
     let InitializedCluster { cluster, config, ca_pem, admin, .. } =
         ostraca_node::init(&args.dir, &options)?;

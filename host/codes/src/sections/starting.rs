@@ -76,8 +76,8 @@ section! {
         }
         STORE_UNREACHABLE = "store-unreachable" {
             retry: Yes,
-            happened: "No node under `join` responded, or none that has the store; or the PostgreSQL server or etcd cannot be reached.",
-            help: "Check the addresses under `join`, and that the node with the role `store` is running; or `postgres.url` or `etcd.endpoints`, and that the servers are running.",
+            happened: "No node under `join` responded, or none that has the store; or the PostgreSQL server, etcd or Kubernetes' API server cannot be reached.",
+            help: "Check the addresses under `join`, and that the node with the role `store` is running; or `postgres.url`, `etcd.endpoints` or `kubernetes.url`, and that the servers are running.",
         }
         NAME_IN_USE = "name-in-use" {
             retry: No,
@@ -111,12 +111,12 @@ section! {
         }
         STORE_EXISTS = "store-exists" {
             retry: No,
-            happened: "A cluster cannot be created in a database, or under a prefix in etcd, that has the store of another one.",
-            help: "Create it in another database, or under another prefix.",
+            happened: "A cluster cannot be created in a database, under a prefix in etcd or under a name in Kubernetes that has the store of another one.",
+            help: "Create it in another database, under another prefix or under another name.",
         }
         UNSUITABLE_DATABASE = "unsuitable-database" {
             retry: No,
-            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old; the text says which.",
+            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old, or the versions of Kubernetes' objects are no numbers; the text says which.",
             help: "Change what the text names.",
         }
         STORE_FAILED_OVER = "store-failed-over" {
@@ -126,8 +126,8 @@ section! {
         }
         STORE_ACCESS_DENIED = "store-access-denied" {
             retry: No,
-            happened: "PostgreSQL or etcd refuses the user or the password, or the user lacks a right.",
-            help: "Check the user and the password file in the section `postgres` or `etcd`, and the user's rights there.",
+            happened: "PostgreSQL, etcd or Kubernetes refuses the user, the password or the token, or the user lacks a right.",
+            help: "Check the section `postgres`, `etcd` or `kubernetes`, and the user's rights there. In Kubernetes, a Role must be bound to the service account.",
         }
         STORE_EMPTY = "store-empty" {
             retry: No,
@@ -202,7 +202,7 @@ section! {
         STORE_CLUSTER_MISMATCH = "store-cluster-mismatch" {
             retry: No,
             happened: "The store belongs to another cluster; the text names it.",
-            help: "Check `data`, `postgres.url` or `etcd.endpoints` and `etcd.prefix` in the configuration.",
+            help: "Check `data`, `postgres.url` and the section `etcd` or `kubernetes` in the configuration.",
         }
         STORE_MISMATCH = "store-mismatch" {
             retry: No,

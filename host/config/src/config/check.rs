@@ -55,6 +55,12 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     roles(input, file)?;
     postgres(input, file)?;
     file.etcd.check(input)?;
+    file.kubernetes.check(input)?;
+    if !file.etcd.endpoints.is_empty() && file.kubernetes.url.is_some() {
+        let why = "the cluster's rows are in etcd or in Kubernetes: `etcd.endpoints` and `kubernetes.url` exclude each other";
+        let help = "leave out one of the two";
+        return Err(input.at(&["kubernetes", "url"], why.into(), Some(help.into())));
+    }
     times(input, file)?;
     // A renewal must be confirmed within 80 % of the lease, and one may be lost (R8). If the file does not set
     // `lease`, the cluster's lease bounds the interval instead.
@@ -231,6 +237,9 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["etcd", "connect-timeout"], file.etcd.connect_timeout, 10 * MS, HOUR),
         (["etcd", "attempt-timeout"], file.etcd.attempt_timeout, 10 * MS, HOUR),
         (["etcd", "watch-timeout"], file.etcd.watch_timeout, 10 * MS, HOUR),
+        (["kubernetes", "connect-timeout"], file.kubernetes.connect_timeout, 10 * MS, HOUR),
+        (["kubernetes", "attempt-timeout"], file.kubernetes.attempt_timeout, 10 * MS, HOUR),
+        (["kubernetes", "watch-timeout"], file.kubernetes.watch_timeout, 10 * MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),
@@ -380,6 +389,8 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["postgres", "readers"], file.postgres.readers, 1_000),
         (["postgres", "row-changes"], file.postgres.row_changes, 10 * MILLION),
         (["etcd", "batch-rows"], file.etcd.batch_rows, 100_000),
+        (["kubernetes", "connections"], file.kubernetes.connections, 1_000),
+        (["kubernetes", "page-rows"], file.kubernetes.page_rows, 100_000),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),
         (["store", "queue-metadata-ops"], store.queue_metadata_ops, 10 * MILLION),
         (["store", "queue-reads"], store.queue_reads, 10 * MILLION),

@@ -11,12 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::etcd::EtcdSection;
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
+use super::kubernetes::KubernetesSection;
 use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
     RebalanceSection, Role,
 };
 use super::numbers::{millis, saturating_u32, saturating_usize};
 use super::postgres::PostgresSection;
+use super::rows_store::RowsStore;
 use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,6 +59,7 @@ pub(super) struct ConfigFile {
     pub(super) store: StoreSection,
     pub(super) postgres: PostgresSection,
     pub(super) etcd: EtcdSection,
+    pub(super) kubernetes: KubernetesSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -233,6 +236,7 @@ impl Default for ConfigFile {
             store: StoreSection::default(),
             postgres: PostgresSection::default(),
             etcd: EtcdSection::default(),
+            kubernetes: KubernetesSection::default(),
         }
     }
 }
@@ -473,17 +477,31 @@ impl ConfigFile {
         }
     }
 
-    /// Settings of the store in etcd, with the limits of the section `store` for queues; `None` if there is none.
-    pub(super) fn etcd_options(&self, data: &Path) -> Option<ostraca_store_etcd::Options> {
-        let options = self.etcd.options(data, self.lease)?;
+    /// The store with only the cluster's rows, with the limits of the section `store` for queues; `None` if there is
+    /// none.
+    pub(super) fn rows_store(&self, data: &Path) -> Option<RowsStore> {
         let store = &self.store;
-        Some(ostraca_store_etcd::Options {
-            call_timeout: store.call_timeout.min(self.lease),
-            queue_rows: store.queue_metadata_ops as usize,
-            watch_history_changes: store.watch_history_changes as usize,
-            watch_history_bytes: saturating_usize(store.watch_history_bytes),
+        let call_timeout = store.call_timeout.min(self.lease);
+        let queue_rows = store.queue_metadata_ops as usize;
+        let watch_history_changes = store.watch_history_changes as usize;
+        let watch_history_bytes = saturating_usize(store.watch_history_bytes);
+        if let Some(options) = self.etcd.options(data, self.lease) {
+            return Some(RowsStore::Etcd(ostraca_store_etcd::Options {
+                call_timeout,
+                queue_rows,
+                watch_history_changes,
+                watch_history_bytes,
+                ..options
+            }));
+        }
+        let options = self.kubernetes.options(data, self.lease)?;
+        Some(RowsStore::Kubernetes(ostraca_store_kubernetes::Options {
+            call_timeout,
+            queue_rows,
+            watch_history_changes,
+            watch_history_bytes,
             ..options
-        })
+        }))
     }
 
     /// Whether the state of entities is in a database.
@@ -495,6 +513,9 @@ impl ConfigFile {
     pub(super) fn place_of_rows(&self) -> Option<&'static str> {
         if !self.etcd.endpoints.is_empty() {
             return Some("etcd.endpoints");
+        }
+        if self.kubernetes.url.is_some() {
+            return Some("kubernetes.url");
         }
         self.has_database().then_some("postgres.url")
     }

@@ -114,7 +114,7 @@ fn with_etcd_the_state_stays_where_it_is() {
     assert_eq!(config.roles(), Roles::ALL);
     assert!(config.has_rows_outside() && config.postgres_options().is_none());
     assert!(!config.node_settings().embedded_store, "another process could have its name");
-    let options = config.etcd_options().expect("etcd");
+    let Some(RowsStore::Etcd(options)) = config.rows_store() else { panic!("rows in etcd") };
     assert_eq!(options.endpoints, ["localhost:2379"]);
     assert_eq!((options.user.as_deref(), options.queue_rows), (Some("o"), 7));
     assert_eq!(options.password_file, Some("dir/pw".into()));
@@ -131,9 +131,32 @@ fn with_etcd_the_state_stays_where_it_is() {
         ca: Some("dir/ca.pem".into()),
         identity: Some(("dir/c.pem".into(), "dir/c.key".into())),
     };
-    assert_eq!(config.etcd_options().expect("etcd").tls, expected);
+    let Some(RowsStore::Etcd(options)) = config.rows_store() else { panic!("rows in etcd") };
+    assert_eq!(options.tls, expected);
     // A node without the role `store` finds the state's node through the rows.
     let host = "node = \"n\"\nroles = [\"host\"]\n[etcd]\nendpoints = [\"[::1]:1\"]";
+    assert!(Config::parse(host, "ostraca.toml").expect("a configuration").join.is_empty());
+}
+
+#[test]
+fn with_kubernetes_the_state_stays_where_it_is() {
+    let text = "node = \"n\"\nlease = \"2 s\"\n[kubernetes]\nurl = \"in-cluster\"\ntoken-file = \"token\"\ncertificate-file = \"c.pem\"\nkey-file = \"c.key\"\n[store]\nqueue-metadata-ops = 7\n";
+    let config = Config::parse(text, "dir/ostraca.toml").expect("a configuration");
+    assert_eq!(config.roles(), Roles::ALL);
+    assert!(config.has_rows_outside() && config.postgres_options().is_none());
+    assert!(!config.node_settings().embedded_store, "another process could have its name");
+    let Some(RowsStore::Kubernetes(options)) = config.rows_store() else { panic!("rows there") };
+    assert_eq!((options.url.as_str(), options.namespace.as_str()), ("in-cluster", ""));
+    assert_eq!((options.name.as_str(), options.queue_rows), ("ostraca", 7));
+    assert_eq!(options.token_file, Some("dir/token".into()));
+    assert_eq!(options.identity, Some(("dir/c.pem".into(), "dir/c.key".into())));
+    // R8: a renewal must be sent again in time.
+    assert_eq!(options.call_timeout, Duration::from_secs(2));
+    for time in [options.attempt_timeout, options.connect_timeout, options.watch_timeout] {
+        assert_eq!(time, Duration::from_millis(500));
+    }
+    let host =
+        "node = \"n\"\nroles = [\"host\"]\n[kubernetes]\nurl = \"https://a\"\nnamespace = \"shop\"";
     assert!(Config::parse(host, "ostraca.toml").expect("a configuration").join.is_empty());
 }
 
@@ -223,6 +246,29 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[etcd]\nuser = \"x\"", Some(3), "`user` and `password-file` belong"),
         ("node = \"n\"\n[etcd]\nprefix = \"\"", Some(3), "`prefix` must not be empty"),
         ("node = \"n\"\n[etcd]\nbatch-rows = 0", Some(3), "`batch-rows` must be from 1"),
+        ("node = \"n\"\n[kubernetes]\nurl = \"10.0.0.1:443\"", Some(3), "is not an API server"),
+        ("node = \"n\"\n[kubernetes]\nurl = \"https://a\"", Some(3), "`namespace` must be set"),
+        (
+            "node = \"n\"\n[kubernetes]\nurl = \"in-cluster\"\nname = \"A\"",
+            Some(4),
+            "`name` cannot be \"A\"",
+        ),
+        (
+            "node = \"n\"\n[kubernetes]\nurl = \"in-cluster\"\nkey-file = \"k\"",
+            Some(4),
+            "belong together",
+        ),
+        ("node = \"n\"\n[kubernetes]\npage-rows = 0", Some(3), "`page-rows` must be from 1"),
+        (
+            "node = \"n\"\n[kubernetes]\nurl = \"in-cluster\"\n[etcd]\nendpoints = [\"localhost:1\"]",
+            Some(3),
+            "exclude each other",
+        ),
+        (
+            "node = \"n\"\njoin = [\"a:1\"]\nroles = [\"host\"]\n[kubernetes]\nurl = \"in-cluster\"",
+            Some(2),
+            "with `kubernetes.url`, a node joins no others",
+        ),
         ("", None, "`node` is required"),
         ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),
         ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),

@@ -127,7 +127,7 @@ impl Node {
             ranges: basis.ranges.clone(),
             local_store: stores.local_store.clone(),
             database: basis.config.postgres_options().map(|database| database.place()),
-            etcd: basis.config.etcd_options().map(|etcd| etcd.place()),
+            rows_store: basis.config.rows_store().map(|rows| rows.place()),
             wasm,
             hosts: roles.host,
             loader,

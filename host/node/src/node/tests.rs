@@ -21,7 +21,7 @@ async fn a_panic_inside_the_router_ends_the_node() {
         shards: 8,
         settings: ClusterSettings::default(),
         postgres: None,
-        etcd: None,
+        rows: None,
     };
     init(home.path(), &options).expect("a new node");
     let config = Config::load(&home.path().join("ostraca.toml")).expect("a configuration");

@@ -1,4 +1,4 @@
-//! The stores in PostgreSQL: the state of entities, and the cluster's rows unless etcd has them.
+//! The stores in PostgreSQL: the state of entities, and the cluster's rows unless another store has them.
 
 use std::sync::Arc;
 

@@ -50,7 +50,7 @@ pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCl
         shards: 64,
         settings,
         postgres: None,
-        etcd: None,
+        rows: None,
     };
     init(home, &options).expect("a new node")
 }

@@ -97,11 +97,13 @@ async fn a_bookmark_saves_a_watch_from_compaction() {
 async fn an_expired_watch_in_the_stream_is_opened_again() {
     let server = ApiServer::start();
     let store = create(&server).await;
-    server.inject(Some(Rates { watch_ends: 1000, ..Rates::default() }), 3);
+    let rates = Rates { watch_ends: 1000, watch_expires: 200, ..Rates::default() };
+    server.inject(Some(rates), 3);
     let (_, mut from) = store.list("").await.expect("rows");
     let mut watch = store.watch("", from);
     let (mut last, mut seen, mut resyncs) = (None, 0, 0);
     while resyncs < 2 || seen < 5 {
+        assert!(seen < 500, "only {resyncs} watches have expired");
         let written = store.compare_and_set(cas("a", last, "v")).await.expect("written");
         last = Some(written);
         match next(&mut watch).await {
@@ -153,12 +155,7 @@ async fn r5_a_server_with_an_older_state_stops_the_store() {
 async fn r5_a_restored_object_of_the_store_is_refused() {
     let server = ApiServer::start();
     drop(create(&server).await);
-    server.objects(|it| {
-        let mut object = it.object("leases", "default", "ostraca.store").expect("the store");
-        it.remove("leases", "default", "ostraca.store");
-        object["metadata"].as_object_mut().expect("metadata").remove("uid");
-        it.put("leases", "default", object);
-    });
+    server.objects(|it| it.recreate("leases", "default", "ostraca.store"));
     let refused = KubernetesStore::open(options(&server)).await.expect_err("refused");
     assert!(matches!(refused, OpenError::Recreated { .. }), "{refused}");
 }

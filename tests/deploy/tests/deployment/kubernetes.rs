@@ -1,4 +1,4 @@
-//! The kustomize base for Kubernetes: rendered by kubectl, checked against the schemas of Kubernetes, and against what
+//! The kustomize base for Kubernetes and its overlay: rendered by kubectl, checked against the schemas of Kubernetes, and against what
 //! Ostraca needs.
 
 use std::collections::BTreeSet;
@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use crate::configurations;
 
 const BASE: &str = "deploy/kubernetes/base";
+/// The overlay with the cluster's rows in Kubernetes.
+const LEASES: &str = "deploy/kubernetes/leases";
 /// The oldest and the newest version whose schemas the objects must meet.
 const VERSIONS: [&str; 2] = ["1.29", "1.37"];
 /// Objects that README.md has the reader create.
@@ -19,18 +21,24 @@ const SECRETS: [&str; 2] = ["ostraca-identities", "ostraca-postgres"];
 
 fn rendered() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        tools::succeed(Command::new(tools::kubectl()).arg("kustomize").arg(root().join(BASE)))
-    })
+    TEXT.get_or_init(|| render(BASE))
+}
+
+fn render(dir: &str) -> String {
+    tools::succeed(Command::new(tools::kubectl()).arg("kustomize").arg(root().join(dir)))
 }
 
 fn objects() -> Vec<Value> {
     documents(rendered())
 }
 
-/// The only object of a kind.
+/// The only object of a kind in the base.
 fn only(kind: &str) -> Value {
-    let mut found: Vec<_> = objects().into_iter().filter(|it| it["kind"] == kind).collect();
+    only_of(objects(), kind)
+}
+
+fn only_of(objects: Vec<Value>, kind: &str) -> Value {
+    let mut found: Vec<_> = objects.into_iter().filter(|it| it["kind"] == kind).collect();
     assert_eq!(found.len(), 1, "objects of kind {kind}");
     found.swap_remove(0)
 }
@@ -85,14 +93,17 @@ fn files(pod_name: &str) -> Vec<(String, String)> {
 #[test]
 fn objects_meet_the_schemas_of_kubernetes() {
     let file = tools::scratch().join("kubernetes.yaml");
-    std::fs::write(&file, rendered()).expect("written");
-    for version in VERSIONS {
-        let mut command = Command::new(tools::kubernetes_validate());
-        command.args(["--strict", "--kubernetes-version", version]).arg(&file);
-        let output = command.output().expect("kubernetes-validate");
-        let said = tools::said(&output);
-        assert!(output.status.success(), "Kubernetes {version}:\n{said}");
-        assert_eq!(said.matches(" passed for resource ").count(), objects().len(), "{said}");
+    for text in [rendered(), &render(LEASES)] {
+        std::fs::write(&file, text).expect("written");
+        for version in VERSIONS {
+            let mut command = Command::new(tools::kubernetes_validate());
+            command.args(["--strict", "--kubernetes-version", version]).arg(&file);
+            let output = command.output().expect("kubernetes-validate");
+            let said = tools::said(&output);
+            assert!(output.status.success(), "Kubernetes {version}:\n{said}");
+            let passed = said.matches(" passed for resource ").count();
+            assert_eq!(passed, documents(text).len(), "{said}");
+        }
     }
 }
 
@@ -106,11 +117,6 @@ fn everything_that_objects_refer_to_exists() {
     };
     exists("Service", &set["spec"]["serviceName"]);
     exists("ServiceAccount", &pod["serviceAccountName"]);
-    let binding = only("RoleBinding");
-    exists(string(&binding["roleRef"]["kind"]), &binding["roleRef"]["name"]);
-    for subject in items(&binding["subjects"]) {
-        exists(string(&subject["kind"]), &subject["name"]);
-    }
     let guide = text("deploy/kubernetes/README.md");
     let mut secrets = BTreeSet::new();
     for volume in items(&pod["volumes"]) {
@@ -219,15 +225,80 @@ fn containers_run_without_rights() {
 }
 
 #[test]
-fn the_account_may_use_leases_and_nothing_else() {
-    let verbs = ["get", "list", "watch", "create", "update"];
-    let rule =
-        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs });
-    assert_eq!(only("Role")["rules"], json!([rule]));
-    assert!(objects().iter().all(|it| it["kind"] != "ClusterRole"));
-    // No code calls the API yet.
+fn the_base_gives_the_account_no_rights() {
+    for kind in ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"] {
+        assert!(objects().iter().all(|it| it["kind"] != kind), "{kind}");
+    }
     assert_eq!(pod()["automountServiceAccountToken"], false);
     assert_eq!(only("ServiceAccount")["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn e4_the_overlay_lets_the_account_use_leases_only() {
+    let objects = || documents(&render(LEASES));
+    let verbs = ["list", "watch", "create", "update", "delete"];
+    let rule =
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs });
+    let (role, binding) = (only_of(objects(), "Role"), only_of(objects(), "RoleBinding"));
+    assert_eq!(role["rules"], json!([rule]));
+    assert_eq!(
+        (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]),
+        (&json!("Role"), &role["metadata"]["name"])
+    );
+    let account = only_of(objects(), "ServiceAccount")["metadata"]["name"].clone();
+    assert_eq!(binding["subjects"], json!([{ "kind": "ServiceAccount", "name": account }]));
+    let set = only_of(objects(), "StatefulSet");
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(
+        (&pod["serviceAccountName"], &pod["automountServiceAccountToken"]),
+        (&account, &json!(true))
+    );
+    let policy = only_of(objects(), "NetworkPolicy")["spec"].clone();
+    let ports: Vec<_> =
+        items(&policy["egress"]).iter().flat_map(|rule| items(&rule["ports"])).collect();
+    for port in [5432, 443, 6443] {
+        assert!(ports.contains(&&json!({ "protocol": "TCP", "port": port })), "{port}: {ports:?}");
+    }
+    assert_eq!(policy["ingress"], only("NetworkPolicy")["spec"]["ingress"]);
+}
+
+#[test]
+fn the_overlay_changes_nothing_else() {
+    let mut objects = documents(&render(LEASES));
+    objects.retain(|it| !["Role", "RoleBinding"].contains(&string(&it["kind"])));
+    // The name of the ConfigMap has a hash of what it contains.
+    let mut volumes = Vec::new();
+    let mut without_changes = |objects: Vec<Value>| -> Vec<Value> {
+        let changed = |mut object: Value| {
+            match string(&object["kind"]).to_owned().as_str() {
+                "NetworkPolicy" => object["spec"]["egress"] = Value::Null,
+                "StatefulSet" => {
+                    let pod = &mut object["spec"]["template"]["spec"];
+                    pod["automountServiceAccountToken"] = Value::Null;
+                    volumes.push(pod["volumes"].take());
+                }
+                "ConfigMap" => object = Value::Null,
+                _ => {}
+            }
+            object
+        };
+        objects.into_iter().map(changed).collect()
+    };
+    assert_eq!(without_changes(objects), without_changes(self::objects()));
+    let names =
+        |volumes: &Value| items(volumes).iter().map(|it| it["name"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(&volumes[0]), names(&volumes[1]));
+    let paths =
+        |dir: &str| pods().iter().map(|pod| format!("{dir}/nodes/{pod}.toml")).collect::<Vec<_>>();
+    for (own, base) in paths(LEASES).iter().zip(&paths(BASE)) {
+        // Only comments differ, and the section.
+        let (mut own, base): (toml::Table, toml::Table) =
+            (text(own).parse().expect("TOML"), text(base).parse().expect("TOML"));
+        let section = own.remove("kubernetes").expect("the section");
+        assert_eq!(section["url"].as_str(), Some("in-cluster"));
+        assert_eq!(own, base);
+    }
+    configurations::of_nodes(&paths(LEASES));
 }
 
 #[test]

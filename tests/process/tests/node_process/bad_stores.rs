@@ -14,7 +14,7 @@ fn init(name: &str, database: &str, etcd: &str, prefix: &str) -> anyhow::Result<
 }
 
 /// Whether a node and `ostraca config check` refuse the configuration at once, with this code and text.
-fn refused(home: &NodeDir, code: &str, expected: &str) {
+pub(super) fn refused(home: &NodeDir, code: &str, expected: &str) {
     let began = Instant::now();
     let (exit, stderr) = refused_start(&home.config()).expect("it ends");
     assert!(began.elapsed() < Duration::from_secs(30), "it retried: {stderr}");
@@ -22,7 +22,7 @@ fn refused(home: &NodeDir, code: &str, expected: &str) {
     assert!(exit == 7 && !stderr.contains("panicked"), "{exit}: {stderr}");
 }
 
-fn check_refuses(home: &NodeDir, code: &str, expected: &str) {
+pub(super) fn check_refuses(home: &NodeDir, code: &str, expected: &str) {
     let config = home.config().display().to_string();
     let checked = home.command(&["config", "check", &config]).expect("it runs");
     let stderr = String::from_utf8_lossy(&checked.stderr);

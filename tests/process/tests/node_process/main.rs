@@ -8,6 +8,7 @@ mod capacity;
 mod copies;
 mod harness;
 mod hostile;
+mod kubernetes;
 mod moved_stores;
 mod order;
 mod replay;

@@ -148,6 +148,14 @@ impl Objects {
         self.objects.get(&id).map(|object| Value::clone(object))
     }
 
+    /// Deletes an object and creates it again with the same content, as a restore from a backup of objects does.
+    pub fn recreate(&mut self, resource: &'static str, namespace: &str, name: &str) {
+        let mut object = self.object(resource, namespace, name).expect("the object");
+        self.remove(resource, namespace, name);
+        object["metadata"].as_object_mut().expect("metadata").remove("uid");
+        self.put(resource, namespace, object);
+    }
+
     /// Writes an object past all rules, with its uid if it has one.
     pub fn put(&mut self, resource: &'static str, namespace: &str, mut object: Value) {
         let id = Id {
