@@ -242,6 +242,11 @@ impl AttackRun {
         Ok(())
     }
 
+    /// Counts the time until every shard is served from now on, rather than from the fault.
+    pub fn count_from_now(&mut self) {
+        self.struck = Instant::now();
+    }
+
     /// Requests a drain, or cancels it, through the first gateway, and does not wait for it to complete.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod clock;
 pub mod disk;
 pub mod etcd;
 pub mod kubernetes;
+pub mod patroni;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;

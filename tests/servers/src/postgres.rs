@@ -18,7 +18,7 @@ use crate::disk::SmallDisk;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The directory with the server's programs; installs the package if this process may do so.
-fn programs() -> &'static Path {
+pub(crate) fn programs() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| crate::find_or_install("PostgreSQL", &["postgresql"], find))
 }
@@ -70,6 +70,18 @@ pub(crate) fn give_to_server(path: &Path) {
     if nix::unistd::geteuid().is_root() {
         let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
         nix::unistd::chown(path, Some(user.uid), Some(user.gid)).expect("chown");
+    }
+}
+
+/// Runs SQL with psql on the server at this port, and returns what it prints, or what it says if it fails.
+pub(crate) fn psql(port: u16, database: &str, sql: &str) -> Result<String, String> {
+    let mut command = Command::new(programs().join("psql"));
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-d", database]);
+    command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]);
+    let out = command.output().expect("psql");
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
     }
 }
 
@@ -207,23 +219,7 @@ impl Server {
     /// # Errors
     /// What psql says.
     pub fn sql_on(&self, database: &str, sql: &str) -> Result<String, String> {
-        let mut command = Command::new(programs().join("psql"));
-        command.args([
-            "-h",
-            "127.0.0.1",
-            "-p",
-            &self.port.to_string(),
-            "-U",
-            "postgres",
-            "-d",
-            database,
-        ]);
-        command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]);
-        let out = command.output().expect("psql");
-        match out.status.success() {
-            true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-            false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
-        }
+        psql(self.port, database, sql)
     }
 
     /// Copies a schema to an empty database with `pg_dump` and `pg_restore`, as of now.

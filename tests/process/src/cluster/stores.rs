@@ -1,11 +1,29 @@
 //! Where a cluster's stores are, and the servers that have them if no node does.
 
 use nix::sys::signal::Signal;
+use ostraca_test_servers::kubernetes::{ApiServer, Rates};
+use ostraca_test_servers::patroni::Patroni;
 use ostraca_test_servers::proxy::Proxy;
 use ostraca_test_servers::{etcd, postgres};
 
 use super::{Cluster, NO_STORE};
 use crate::proxy::{Endpoint, Rule};
+
+/// What goes wrong with a few of the requests to Kubernetes all the time. None of it ends a lease.
+const FAULTS: Rates = Rates {
+    cut_before: 10,
+    cut_after: 10,
+    throttled: 2,
+    timed_out: 10,
+    unavailable: 10,
+    conflicts: 10,
+    slow: 100,
+    watch_ends: 20,
+    watch_expires: 100,
+    page_expires: 20,
+    // `ostraca init` would have to be repeated.
+    creations_in_doubt: false,
+};
 
 /// Where the state of entities and the cluster's rows are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +36,19 @@ pub enum Stores {
     Postgres,
     /// The state in PostgreSQL, the rows in etcd.
     PostgresAndEtcd,
+    /// The state in PostgreSQL, the rows in Kubernetes, whose API server fails at random.
+    PostgresAndKubernetes,
+    /// The state in two PostgreSQL servers under Patroni, the rows in the etcd that Patroni uses.
+    PatroniAndEtcd,
 }
 
 impl Stores {
     fn has_database(self) -> bool {
-        matches!(self, Self::Postgres | Self::PostgresAndEtcd)
+        !matches!(self, Self::Node | Self::NodeAndEtcd)
     }
 
     fn has_etcd(self) -> bool {
-        matches!(self, Self::NodeAndEtcd | Self::PostgresAndEtcd)
+        matches!(self, Self::NodeAndEtcd | Self::PostgresAndEtcd | Self::PatroniAndEtcd)
     }
 
     /// The roles of a node that has these ones if the stores are in the first node.
@@ -48,6 +70,8 @@ impl Stores {
             Self::NodeAndEtcd => "-etcd",
             Self::Postgres => "-pg",
             Self::PostgresAndEtcd => "-pg-etcd",
+            Self::PostgresAndKubernetes => "-pg-kube",
+            Self::PatroniAndEtcd => "-patroni",
         }
     }
 }
@@ -57,6 +81,8 @@ pub(super) struct StoreServers {
     pub(super) stores: Stores,
     pub(super) database: Option<postgres::Server>,
     pub(super) etcd: Option<etcd::Cluster>,
+    kubernetes: Option<ApiServer>,
+    pub(super) patroni: Option<Patroni>,
     /// The name of the database.
     name: String,
     /// A proxy of each node to each server.
@@ -64,12 +90,22 @@ pub(super) struct StoreServers {
 }
 
 impl StoreServers {
-    /// Starts the servers that these stores need: one of PostgreSQL, three of etcd.
+    /// Starts the servers that these stores need: one of PostgreSQL, three of etcd, one API server.
     pub(super) fn start(stores: Stores) -> Self {
-        let database = stores.has_database().then(|| postgres::Server::start(""));
+        let has_one_server = stores.has_database() && stores != Stores::PatroniAndEtcd;
+        let database = has_one_server.then(|| postgres::Server::start(""));
         let etcd = stores.has_etcd().then(|| etcd::Cluster::start(3));
+        let patroni = match (&etcd, stores) {
+            (Some(etcd), Stores::PatroniAndEtcd) => Some(Patroni::start(etcd)),
+            _ => None,
+        };
+        let kubernetes = (stores == Stores::PostgresAndKubernetes).then(|| {
+            let server = ApiServer::start();
+            server.inject(Some(FAULTS), 1);
+            server
+        });
         let name = database.as_ref().map(postgres::Server::database).unwrap_or_default();
-        Self { stores, database, etcd, name, ways: Vec::new() }
+        Self { stores, database, etcd, kubernetes, patroni, name, ways: Vec::new() }
     }
 
     /// The arguments of `ostraca init` for the next node.
@@ -82,6 +118,19 @@ impl StoreServers {
             arguments.extend(["--postgres".into(), url]);
             ways.push(way);
         }
+        if let Some(patroni) = &self.patroni {
+            let mut ports = Vec::new();
+            for port in patroni.ports() {
+                let way = Proxy::start(port).await;
+                ports.push(way.port().to_string());
+                ways.push(way);
+            }
+            let url = format!(
+                "host=127.0.0.1,127.0.0.1 port={} user=postgres dbname=postgres target_session_attrs=read-write",
+                ports.join(",")
+            );
+            arguments.extend(["--postgres".into(), url]);
+        }
         if let Some(etcd) = &self.etcd {
             let mut members = Vec::new();
             for member in 0..3 {
@@ -90,6 +139,18 @@ impl StoreServers {
                 ways.push(way);
             }
             arguments.extend(["--etcd".into(), members.join(",")]);
+        }
+        if let Some(server) = &self.kubernetes {
+            let way = Proxy::start(server.port()).await;
+            let url = format!("http://127.0.0.1:{}", way.port());
+            let namespace = "default".into();
+            arguments.extend([
+                "--kubernetes".into(),
+                url,
+                "--kubernetes-namespace".into(),
+                namespace,
+            ]);
+            ways.push(way);
         }
         self.ways.push(ways);
         arguments
@@ -142,6 +203,16 @@ impl Cluster {
             // The way to PostgreSQL is the first one.
             ways.iter().take(1).for_each(|way| way.redirect(port));
         }
+    }
+
+    /// The PostgreSQL servers under Patroni.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test that uses servers it did not request is wrong")]
+    pub fn patroni(&mut self) -> &mut Patroni {
+        self.servers.patroni.as_mut().expect("this cluster has no Patroni")
     }
 
     /// The etcd cluster with the rows.

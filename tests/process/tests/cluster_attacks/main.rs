@@ -1,11 +1,28 @@
 //! Faults under load on real clusters, each injected within its step.
 //!
-//! They are one program, since each program costs seconds to link. Two clusters of a program run at a time.
+//! They are one program, since each program costs seconds to link. A few clusters of a program run at a time.
 
 use ostraca_process_tests::cluster::Stores;
 
-/// The same attack on a cluster with each pair of stores.
+/// The same attack on a cluster with each of the usual stores, or with every pair of stores.
 macro_rules! on_each_store {
+    ($attack:ident, every_pair) => {
+        on_each_store!($attack);
+
+        mod on_further_pairs {
+            use ostraca_process_tests::cluster::Stores;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_a_node_and_etcd() {
+                super::$attack(Stores::NodeAndEtcd).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_postgres_and_kubernetes() {
+                super::$attack(Stores::PostgresAndKubernetes).await;
+            }
+        }
+    };
     ($attack:ident) => {
         mod $attack {
             use ostraca_process_tests::cluster::Stores;
@@ -13,11 +30,6 @@ macro_rules! on_each_store {
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn in_a_node() {
                 super::$attack(Stores::Node).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-            async fn in_a_node_and_etcd() {
-                super::$attack(Stores::NodeAndEtcd).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -40,6 +52,8 @@ fn named(attack: &str, stores: Stores) -> String {
         Stores::NodeAndEtcd => format!("{attack}, rows in etcd"),
         Stores::Postgres => format!("{attack}, on PostgreSQL"),
         Stores::PostgresAndEtcd => format!("{attack}, on PostgreSQL and etcd"),
+        Stores::PostgresAndKubernetes => format!("{attack}, on PostgreSQL and Kubernetes"),
+        Stores::PatroniAndEtcd => format!("{attack}, on Patroni and etcd"),
     }
 }
 
