@@ -44,11 +44,12 @@ demo: setup
 	@$(CARGO) build --package ostraca --package ostraca-process-tests --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/debug/demo"
 
+# Many tests wait most of the time, so more of them run at once than there are processors.
 test: setup
 	@echo 'test: building everything (the first time about 10 minutes on two processors)'
 	@$(CARGO) test --workspace --no-run --quiet
 	@echo 'test: running every test (about 20 minutes on two processors)'
-	@OSTRACA_BUILT=1 $(CARGO) test --workspace --no-fail-fast
+	@OSTRACA_BUILT=1 RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(( $$(nproc) * 2 ))} $(CARGO) test --workspace --no-fail-fast
 
 lint: setup
 	@echo 'lint: formatting'
@@ -79,12 +80,14 @@ SOAK ?= $(CARGO_TARGET_DIR)/soak
 soak: setup
 	@echo 'soak: simulations, every state of a model, then kills of a real node, then attacks on a real cluster; some hours by default'
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
+	@STALE=$${STALE:-2000} $(CARGO) test --release --package ostraca-sim --test cluster_mutations r8_ -- --nocapture
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state --test thrown_away --test tells -- --nocapture --test-threads 1
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-core --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
 	@REMEMBERED=$${REMEMBERED:-20000} LIVE=$${LIVE:-7000} $(CARGO) test --release --package ostraca-process-tests --test remembered -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} TRANSFERS=$${TRANSFERS:-100000} $(CARGO) test --release --package ostraca-process-tests --test bank -- --nocapture
+	@SOAK=$(SOAK) ROUNDS=$${PATRONI:-10} $(CARGO) run --release --package ostraca-process-tests --bin patroni
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test cluster_attacks -- --nocapture --test-threads 1
 

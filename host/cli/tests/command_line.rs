@@ -158,7 +158,7 @@ fn a_dev_node_reuses_its_address_while_it_is_free() {
     let warned = |line: &String| line.contains(&address) && line.contains("is in use");
     assert!(third.lines.iter().any(warned), "{:?}", third.lines);
     // Clients in the directory find the node nevertheless.
-    assert_eq!(run(ostraca(dir, &["status"])).0, Some(0));
+    assert_eq!(run(ostraca(dir, &["nodes"])).0, Some(0));
     drop(taken);
     third.stop();
 }

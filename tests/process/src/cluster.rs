@@ -42,8 +42,8 @@ pub const NO_STORE: &str = "manager,host,gateway";
 /// Timeout of every wait, generous enough for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many clusters of one program run at the same time. Most of them wait most of the time.
-static TURNS: Semaphore = Semaphore::const_new(2);
+/// How many clusters of one program run at the same time, if it runs as many tests. Most of them wait most of the time.
+static TURNS: Semaphore = Semaphore::const_new(3);
 /// Counts the addresses that this process has used.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 

@@ -49,11 +49,11 @@ fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], le
     }
 }
 
-/// At least this percentage of a thousand seeds must read a stale value, and none may cause any other violation, except
-/// the causes of a stale read.
+/// At least this percentage of the seeds must read a stale value, and none may cause any other violation, except the
+/// causes of a stale read. `STALE=n` sets how many seeds run.
 #[track_caller]
 fn reads_stale(options: &Options, least: u64) {
-    const SEEDS: u64 = 1_000;
+    let seeds = std::env::var("STALE").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
     let (next, seen) = (AtomicU64::new(1), AtomicU64::new(0));
     // A replaced owner does not know the items of its successor.
     let mut follows = [&STALE[1..], &[RELIES, ViolationKind::ChannelWrong]].concat();
@@ -71,7 +71,7 @@ fn reads_stale(options: &Options, least: u64) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed > SEEDS {
+                    if seed > seeds {
                         return;
                     }
                     let stale = sees(options, STALE[0], &follows, seed);
@@ -81,8 +81,8 @@ fn reads_stale(options: &Options, least: u64) {
         }
     });
     let seen = seen.into_inner();
-    eprintln!("stale reads: seen by {seen} of {SEEDS} seeds");
-    assert!(seen * 100 >= least * SEEDS, "only {seen} of {SEEDS} seeds read a stale value");
+    eprintln!("stale reads: seen by {seen} of {seeds} seeds");
+    assert!(seen * 100 >= least * seeds, "only {seen} of {seeds} seeds read a stale value");
 }
 
 #[track_caller]
@@ -322,27 +322,29 @@ fn promise_5_without_after_two_gateways_reorder_a_session() {
 #[test]
 fn r8_a_query_of_a_deposed_owner_is_stale() {
     let shard = vec![shard::Mutation::QueryWithoutLease];
-    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
+    // 557 of 1,000 seeds.
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 40);
 }
 
 #[test]
 fn r8_using_a_lease_for_twice_its_time_is_detected() {
     let shard = vec![shard::Mutation::DoubleLease];
-    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
+    // 518 of 1,000 seeds.
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 40);
 }
 
 #[test]
 fn r8_a_renewal_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRenewalResponse];
-    // 99 of 1,000 seeds.
-    reads_stale(&Options { node_mutations: node, ..Options::default() }, 8);
+    // 93 of 1,000 seeds.
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 5);
 }
 
 #[test]
 fn r8_a_registration_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRegistrationResponse];
-    // 99 of 1,000 seeds.
-    reads_stale(&Options { node_mutations: node, ..Options::default() }, 8);
+    // 102 of 1,000 seeds.
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 5);
 }
 
 #[test]

@@ -6,20 +6,18 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
-use ostraca_store::conformance::{self, Factory};
 use ostraca_store::{ClusterStore, CompareAndSet, EntityStore, RowEvent};
 use ostraca_store_postgres::{Options, PostgresStore};
 use ostraca_test_servers::postgres::{Server, Setup};
 use tokio::time::timeout;
 
-use crate::conformance::stores;
 use crate::faults::{TIMEOUT, claim, claimed, commit, create, turn, version};
 
 /// In seconds.
 const YEAR: i64 = 31_557_600;
 
 /// A server whose clock is ahead by this many years.
-fn server(years: i64) -> Server {
+pub(crate) fn server(years: i64) -> Server {
     let server = Server::start_as(Setup { ahead: years * YEAR, ..Setup::default() });
     check(&server, years);
     server
@@ -38,21 +36,6 @@ fn check(server: &Server, years: i64) {
         server.sql_on("postgres", sql).expect("a time").trim().parse().expect("seconds");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     assert!((found - now.cast_signed() - years * YEAR).abs() < YEAR / 12, "it is {found}");
-}
-
-fn factory(years: i64) -> Factory<PostgresStore> {
-    let server = server(years);
-    stores(move || Options::new(server.url(&server.database())))
-}
-
-#[test]
-fn r8_entity_stores_contract_holds_decades_behind() {
-    conformance::check_entity_store(&factory(-30));
-}
-
-#[test]
-fn r8_cluster_stores_contract_holds_decades_ahead() {
-    conformance::check_cluster_store(&factory(30), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
