@@ -46,9 +46,9 @@ demo: setup
 
 # Many tests wait most of the time, so more of them run at once than there are processors.
 test: setup
-	@echo 'test: building everything (the first time about 10 minutes on two processors)'
+	@echo 'test: building everything (the first time about 20 minutes on two processors)'
 	@$(CARGO) test --workspace --no-run --quiet
-	@echo 'test: running every test (about 20 minutes on two processors)'
+	@echo 'test: running every test (20 to 30 minutes on two processors)'
 	@OSTRACA_BUILT=1 RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(( $$(nproc) * 2 ))} $(CARGO) test --workspace --no-fail-fast
 
 lint: setup
