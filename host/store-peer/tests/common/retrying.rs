@@ -115,12 +115,20 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
     }
 
     fn claim(&self, claim: &Claim) -> ClaimOutcome {
-        let outcome =
-            again(|| match block_on(self.remote.claim(vec![self.out(claim)])).remove(0) {
+        let (sent, mut attempts) = (self.out(claim), 0);
+        let outcome = again(|| {
+            attempts += 1;
+            match block_on(self.remote.claim(vec![sent.clone()])).remove(0) {
                 ClaimOutcome::Failed(_) => None,
                 other => Some(other),
-            });
+            }
+        });
         match outcome {
+            // A mark on data that has left replaces nothing, itself included (R26): the answer to the first attempt was
+            // lost.
+            ClaimOutcome::Refused { current } if attempts > 1 && *current == sent => {
+                ClaimOutcome::Granted
+            }
             ClaimOutcome::Refused { current } => {
                 ClaimOutcome::Refused { current: Box::new(Self::back(*current)) }
             }
