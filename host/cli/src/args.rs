@@ -228,7 +228,7 @@ pub(crate) struct EtcdArgs {
         long = "etcd-certificate-file",
         id = "etcd_certificate",
         value_name = "FILE",
-        requires = "etcd_key"
+        requires_all = ["etcd", "etcd_key"]
     )]
     pub(crate) certificate_file: Option<PathBuf>,
     /// PEM file with the key of that certificate
@@ -236,7 +236,7 @@ pub(crate) struct EtcdArgs {
         long = "etcd-key-file",
         id = "etcd_key",
         value_name = "FILE",
-        requires = "etcd_certificate"
+        requires_all = ["etcd", "etcd_certificate"]
     )]
     pub(crate) key_file: Option<PathBuf>,
 }
@@ -248,7 +248,7 @@ pub(crate) struct KubernetesArgs {
     /// pod's; with --ca, the new node joins the cluster there
     #[arg(long = "kubernetes", id = "kubernetes", value_name = "URL", conflicts_with = "etcd")]
     pub(crate) url: Option<String>,
-    /// The namespace in Kubernetes [default: the pod's]
+    /// The namespace in Kubernetes [default with in-cluster: the pod's; otherwise required]
     #[arg(
         long = "kubernetes-namespace",
         id = "kubernetes_namespace",
@@ -264,7 +264,7 @@ pub(crate) struct KubernetesArgs {
         requires = "kubernetes"
     )]
     pub(crate) name: Option<String>,
-    /// File with the token for the API server [default: the pod's]
+    /// File with the token for the API server [default with in-cluster: the pod's; otherwise none]
     #[arg(
         long = "kubernetes-token-file",
         id = "kubernetes_token_file",
@@ -272,8 +272,8 @@ pub(crate) struct KubernetesArgs {
         requires = "kubernetes"
     )]
     pub(crate) token_file: Option<PathBuf>,
-    /// PEM file with the authority of the API server's certificate [default: the pod's, otherwise the public
-    /// authorities]
+    /// PEM file with the authority of the API server's certificate [default with in-cluster: the pod's; otherwise the
+    /// public authorities]
     #[arg(
         long = "kubernetes-ca-file",
         id = "kubernetes_ca_file",
@@ -286,7 +286,7 @@ pub(crate) struct KubernetesArgs {
         long = "kubernetes-certificate-file",
         id = "kubernetes_certificate",
         value_name = "FILE",
-        requires = "kubernetes_key"
+        requires_all = ["kubernetes", "kubernetes_key"]
     )]
     pub(crate) certificate_file: Option<PathBuf>,
     /// PEM file with the key of that certificate
@@ -294,7 +294,7 @@ pub(crate) struct KubernetesArgs {
         long = "kubernetes-key-file",
         id = "kubernetes_key",
         value_name = "FILE",
-        requires = "kubernetes_certificate"
+        requires_all = ["kubernetes", "kubernetes_certificate"]
     )]
     pub(crate) key_file: Option<PathBuf>,
 }

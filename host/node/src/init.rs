@@ -96,11 +96,11 @@ impl EtcdSettings {
 pub struct KubernetesSettings {
     /// The API server, or `in-cluster` for the pod's.
     pub url: String,
-    /// The namespace. `None`: the pod's.
+    /// The namespace. `None`: the pod's, with `in-cluster` only.
     pub namespace: Option<String>,
     /// What the names of the leases start with. `None`: the default.
     pub name: Option<String>,
-    /// A file with the bearer token. `None`: the service account's in a pod, otherwise none.
+    /// A file with the bearer token. `None`: the service account's with `in-cluster`, otherwise none.
     pub token_file: Option<PathBuf>,
     /// PEM file with the certificates of the authority of the API server's certificate.
     pub ca_file: Option<PathBuf>,
@@ -261,14 +261,13 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     }
     // Checked before anything is created: a wrong directory is the most likely mistake.
     let ca = Ca::load(&options.ca)?;
+    let config = dir.join("ostraca.toml");
+    let text = join_text(options, ca.cluster());
+    Config::parse(&text, &config.display().to_string())?;
     empty(dir)?;
     let ca_dir = dir.join("ca");
     create_dir(&ca_dir)?;
     write_new(&ca_dir.join("ca.pem"), ca.certificate_pem())?;
-    let config = dir.join("ostraca.toml");
-    let text = join_text(options, ca.cluster());
-    // A wrong address is found before anything else is created.
-    Config::parse(&text, &config.display().to_string())?;
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     write_new(&config, &text)?;
     Ok(JoinedNode { cluster: ca.cluster(), config })
@@ -281,6 +280,10 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
 /// the files created so far, so the directory is then not empty.
 pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, NodeError> {
     check(options)?;
+    let config = dir.join("ostraca.toml");
+    let text = config_text(options);
+    // A wrong address is found before anything is created.
+    let parsed = Config::parse(&text, &config.display().to_string())?;
     empty(dir)?;
     let cluster = ClusterId(rand::random());
     let ca_dir = dir.join("ca");
@@ -289,9 +292,6 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
     ca.save(&ca_dir)?;
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let admin = ca.issue_client("admin")?;
-    let config = dir.join("ostraca.toml");
-    let text = config_text(options);
-    let parsed = Config::parse(&text, &config.display().to_string())?;
     block_on_own_thread(create_stores(&parsed, options, cluster))?;
     write_new(&config, &text)?;
     Ok(InitializedCluster {

@@ -115,12 +115,11 @@ pub(crate) struct Terminated {
 
 impl Api {
     pub(crate) fn new(options: Arc<Options>) -> Result<Self, OpenError> {
-        for name in [&options.name, &options.namespace] {
-            // A namespace may be longer than a store's name.
-            let checked = &name[..name.len().min(40)];
-            let invalid = |why| OpenError::Name { name: name.clone(), why };
-            let name = if name == &options.name { name } else { checked };
-            Options::check_name(name).map_err(invalid)?;
+        for (name, checked) in [
+            (&options.name, Options::check_name(&options.name)),
+            (&options.namespace, Options::check_namespace(&options.namespace)),
+        ] {
+            checked.map_err(|why| OpenError::Name { name: name.clone(), why })?;
         }
         Ok(Self { connections: Connections::new(options.clone())?, options })
     }
@@ -161,6 +160,13 @@ impl Api {
         let wanted = Wanted { verb: "create", resource: LEASES };
         let answer = self.call(wanted, Method::POST, &self.leases(), Some(body(lease)?)).await?;
         self.written(&answer)
+    }
+
+    /// Lets the API server check the creation of a lease, without creating it.
+    pub(crate) async fn try_create(&self, lease: &Lease) -> Result<(), CallError> {
+        let wanted = Wanted { verb: "create", resource: LEASES };
+        let path = format!("{}?dryRun=All", self.leases());
+        self.call(wanted, Method::POST, &path, Some(body(lease)?)).await.map(drop)
     }
 
     /// Replaces a lease that has the uid and the resource version in its metadata. A conflict means that it has others,

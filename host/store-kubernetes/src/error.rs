@@ -29,7 +29,7 @@ pub enum OpenError {
     },
     /// The process is not in a pod.
     #[error(
-        "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set; name the API server in `kubernetes.url`"
+        "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set; name the API server in `kubernetes.url`, or after `--kubernetes`"
     )]
     NotInCluster,
     /// A file with the token or certificates cannot be read.
@@ -141,7 +141,7 @@ pub enum OpenError {
     /// The store's own object is not the one that was created first (R5).
     #[error(
         "the lease {name} was deleted and created again, as a restore from a backup does: its rows may be of an earlier \
-         state"
+         state; restore the etcd of Kubernetes itself, since no command accepts such rows yet"
     )]
     Recreated {
         /// The object's name.

@@ -141,6 +141,19 @@ pub(crate) struct StoreOpening<'a> {
     attempts: Attempts,
 }
 
+/// What is written for a new store.
+fn new_store(cluster: ClusterId, cluster_name: &str) -> StoreObject {
+    let value = StoreValue {
+        format: FORMAT,
+        store: format!("{:032x}", rand::random::<u128>()),
+        cluster: format!("{:032x}", cluster.0),
+        cluster_name: cluster_name.into(),
+        open_count: 0,
+        uid: None,
+    };
+    StoreObject { value, openings: Vec::new(), uid: String::new(), revision: 0 }
+}
+
 impl<'a> StoreOpening<'a> {
     pub(crate) fn new(options: &'a Options, api: &'a Api, layout: &'a Layout) -> Self {
         let limit = options.call_timeout;
@@ -169,17 +182,8 @@ impl<'a> StoreOpening<'a> {
         cluster: ClusterId,
         cluster_name: &str,
     ) -> Result<(), OpenError> {
-        let value = StoreValue {
-            format: FORMAT,
-            store: format!("{:032x}", rand::random::<u128>()),
-            cluster: format!("{:032x}", cluster.0),
-            cluster_name: cluster_name.into(),
-            open_count: 0,
-            uid: None,
-        };
-        let store = value.store.clone();
-        let new = StoreObject { value, openings: Vec::new(), uid: String::new(), revision: 0 };
-        let new = new.encode(self.layout)?;
+        let new = new_store(cluster, cluster_name);
+        let (store, new) = (new.value.store.clone(), new.encode(self.layout)?);
         loop {
             let error = match self.api.create(&new).await {
                 Ok(_) => return Ok(()),
@@ -197,11 +201,27 @@ impl<'a> StoreOpening<'a> {
             if found.value.store == store {
                 return Ok(());
             }
-            return Err(OpenError::Exists {
-                place: self.options.place(),
-                cluster: found.value.cluster(),
-                name: found.value.cluster_name,
-            });
+            return Err(self.exists(found));
+        }
+    }
+
+    fn exists(&self, found: StoreObject) -> OpenError {
+        let (place, cluster) = (self.options.place(), found.value.cluster());
+        OpenError::Exists { place, cluster, name: found.value.cluster_name }
+    }
+
+    /// Checks that there is no store, and that one could be created.
+    pub(crate) async fn check_missing(&mut self) -> Result<(), OpenError> {
+        // A namespace that does not exist has no leases: only the attempt to create one tells.
+        let new = new_store(ClusterId(0), "").encode(self.layout)?;
+        loop {
+            if let Some(found) = self.find().await? {
+                return Err(self.exists(found));
+            }
+            match self.api.try_create(&new).await {
+                Ok(()) => return Ok(()),
+                Err(error) => self.again(error).await?,
+            }
         }
     }
 

@@ -99,6 +99,16 @@ impl KubernetesStore {
         StoreOpening::new(&options, &api, &layout).probe().await
     }
 
+    /// Checks that a store can be created: the API server answers and would create it, and there is none. Nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it cannot be created, and what to do.
+    pub async fn check_missing(options: Options) -> Result<(), OpenError> {
+        let (options, api, layout) = prepare(options)?;
+        StoreOpening::new(&options, &api, &layout).check_missing().await
+    }
+
     async fn open_at(options: Arc<Options>, api: Api, layout: Layout) -> Result<Self, OpenError> {
         let Opened { identity, openings, revision } =
             StoreOpening::new(&options, &api, &layout).open().await?;

@@ -13,6 +13,8 @@ use crate::error::OpenError;
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The longest name of a store: object names and labels contain it.
 const MAX_NAME: usize = 40;
+/// The longest name of a namespace that Kubernetes accepts.
+const MAX_NAMESPACE: usize = 63;
 
 /// Settings, each with a default except the address of the API server.
 #[derive(Clone, Debug)]
@@ -147,18 +149,20 @@ impl Options {
         }
     }
 
-    /// Checks the name of a store or a namespace: a DNS label of at most 40 bytes.
+    /// Checks the name of a store: a DNS label of at most 40 bytes.
     ///
     /// # Errors
     /// Why it cannot be used.
     pub fn check_name(name: &str) -> Result<(), String> {
-        let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
-        match name.bytes().all(allowed) && !name.starts_with('-') && !name.ends_with('-') {
-            _ if name.is_empty() => Err("it is empty".into()),
-            true if name.len() <= MAX_NAME => Ok(()),
-            true => Err(format!("it has {} bytes, limit is {MAX_NAME}", name.len())),
-            false => Err("only lower-case letters, digits and inner hyphens are allowed".into()),
-        }
+        check_label(name, MAX_NAME)
+    }
+
+    /// Checks the name of a namespace: a DNS label of at most 63 bytes.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn check_namespace(name: &str) -> Result<(), String> {
+        check_label(name, MAX_NAMESPACE)
     }
 
     /// The namespace and the store's name in words.
@@ -169,6 +173,16 @@ impl Options {
             true => format!("leases {name}.* in the namespace of the pod"),
             false => format!("leases {name}.* in the namespace {namespace}"),
         }
+    }
+}
+
+fn check_label(name: &str, longest: usize) -> Result<(), String> {
+    let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+    match name.bytes().all(allowed) && !name.starts_with('-') && !name.ends_with('-') {
+        _ if name.is_empty() => Err("it is empty".into()),
+        true if name.len() <= longest => Ok(()),
+        true => Err(format!("it has {} bytes, limit is {longest}", name.len())),
+        false => Err("only lower-case letters, digits and inner hyphens are allowed".into()),
     }
 }
 
@@ -207,6 +221,11 @@ mod tests {
         }
         for bad in ["", "A", "-a", "a-", "a.b", "a/b", &"a".repeat(41)] {
             assert!(Options::check_name(bad).is_err(), "{bad}");
+        }
+        let long = format!("{}-{}", "a".repeat(39), "b".repeat(23));
+        assert_eq!(Options::check_namespace(&long), Ok(()));
+        for bad in ["", "A", "a-", &"a".repeat(64)] {
+            assert!(Options::check_namespace(bad).is_err(), "{bad}");
         }
     }
 

@@ -218,6 +218,8 @@ pub fn refused_start(config: &Path) -> Result<(i32, String)> {
         .arg("run")
         .arg("--config")
         .arg(config)
+        // Tests may run in a pod.
+        .env_remove("KUBERNETES_SERVICE_HOST")
         .stdin(Stdio::null())
         .stdout(File::create("/dev/null")?)
         .stderr(stderr.reopen()?)

@@ -105,6 +105,8 @@ impl NodeDir {
     pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Output> {
         let mut command = Command::new(artifacts::ostraca()?);
         command.arg("--profile").arg(self.dir.join("profile.toml")).args(arguments);
+        // Tests may run in a pod.
+        command.env_remove("KUBERNETES_SERVICE_HOST");
         Ok(command.output()?)
     }
 }

@@ -86,21 +86,25 @@ impl Member {
         self.process = Some(postgres::as_other_user(&mut command).spawn().expect("patroni"));
     }
 
-    /// The process of the PostgreSQL server.
+    /// The process of the PostgreSQL server. The file stays when it is killed, and another process may get its number.
     fn postmaster(&self) -> Option<Pid> {
-        let file = std::fs::read_to_string(self.dir.join("data/postmaster.pid")).ok()?;
-        file.lines().next()?.parse().ok().map(Pid::from_raw)
+        let data = self.dir.join("data");
+        let file = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+        let pid: i32 = file.lines().next()?.parse().ok()?;
+        let works_in = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+        (works_in == data.canonicalize().ok()?).then(|| Pid::from_raw(pid))
     }
 
-    /// Ends both processes at once.
+    /// Ends both processes at once, Patroni's first, so that it does not react.
     fn kill(&mut self) {
-        self.kill_postgres();
-        if let Some(mut process) = self.process.take() {
+        let mut patroni = self.process.take();
+        if let Some(process) = &mut patroni {
             let _ = process.kill();
+        }
+        self.kill_postgres();
+        if let Some(process) = &mut patroni {
             let _ = process.wait();
         }
-        // Unless Patroni has started it again.
-        self.kill_postgres();
     }
 
     fn kill_postgres(&self) {

@@ -106,8 +106,8 @@ section! {
         }
         STORE_MISSING = "store-missing" {
             retry: No,
-            happened: "There is no store at that path.",
-            help: "`ostraca init`, or mount the disk.",
+            happened: "There is no store at that path, in that database, or under that prefix or name.",
+            help: "Check the configuration; `ostraca init`, or mount the disk.",
         }
         STORE_EXISTS = "store-exists" {
             retry: No,
@@ -116,8 +116,8 @@ section! {
         }
         UNSUITABLE_DATABASE = "unsuitable-database" {
             retry: No,
-            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old, or the versions of Kubernetes' objects are no numbers; the text says which.",
-            help: "Change what the text names.",
+            happened: "The PostgreSQL server or database is set so that it could lose commits or accepts none, or it or etcd is too old, or Kubernetes' resource versions are not decimal numbers; the text says which.",
+            help: "Change what the text names, or use another server.",
         }
         STORE_FAILED_OVER = "store-failed-over" {
             retry: No,
@@ -217,7 +217,7 @@ section! {
         STORE_ROLLED_BACK = "store-rolled-back" {
             retry: No,
             happened: "The store was rolled back: acknowledged turns are missing.",
-            help: "Restore the newer copy, or remove the witness to accept their loss.",
+            help: "Restore the newer copy, or remove the witness, if the text names one, to accept their loss.",
         }
         INVALID_WITNESS = "invalid-witness" {
             retry: No,

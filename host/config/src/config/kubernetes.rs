@@ -75,7 +75,21 @@ impl KubernetesSection {
         let error = |key: &str, why: String, help: Option<&str>| {
             Err(input.at(&["kubernetes", key], why, help.map(Into::into)))
         };
-        let Some(url) = &self.url else { return Ok(()) };
+        let Some(url) = &self.url else {
+            let set = [
+                ("token-file", self.token_file.is_some()),
+                ("ca-file", self.ca_file.is_some()),
+                ("certificate-file", self.certificate_file.is_some()),
+                ("key-file", self.key_file.is_some()),
+                ("namespace", !self.namespace.is_empty()),
+            ];
+            return match set.into_iter().find(|(_, is_set)| *is_set) {
+                None => Ok(()),
+                Some((key, _)) => {
+                    error(key, format!("`{key}` is used only with `url`"), Some("add `url`"))
+                }
+            };
+        };
         if let Err(why) = Options::check_url(url) {
             let help = "write \"in-cluster\" in a pod, or \"https://HOST:PORT\"";
             return error("url", format!("{url:?} is not an API server: {why}"), Some(help));
@@ -83,11 +97,17 @@ impl KubernetesSection {
         if self.namespace.is_empty() && url != Options::IN_CLUSTER {
             let why =
                 "`namespace` must be set, since the pod's own is used only with \"in-cluster\"";
-            return error("url", why.into(), Some("add `namespace`"));
+            let help = "add `namespace` (`--kubernetes-namespace` of `ostraca init`)";
+            return error("url", why.into(), Some(help));
         }
-        for (key, name) in [("namespace", &self.namespace), ("name", &self.name)] {
-            let is_the_pods = key == "namespace" && name.is_empty();
-            if let (false, Err(why)) = (is_the_pods, Options::check_name(name)) {
+        let is_the_pods = self.namespace.is_empty();
+        let namespace =
+            if is_the_pods { Ok(()) } else { Options::check_namespace(&self.namespace) };
+        for (key, name, checked) in [
+            ("namespace", &self.namespace, namespace),
+            ("name", &self.name, Options::check_name(&self.name)),
+        ] {
+            if let Err(why) = checked {
                 return error(key, format!("`{key}` cannot be {name:?}: {why}"), None);
             }
         }

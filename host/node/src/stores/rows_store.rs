@@ -71,29 +71,25 @@ pub(crate) async fn probe(store: RowsStore) -> Result<StoreIdentity, NodeError> 
     })
 }
 
-/// Checks that what the store is in answers, and has no store yet.
+/// Checks that the store can be created: etcd or Kubernetes answers, and has no store there yet.
 ///
 /// # Errors
 /// [`NodeError::OpenEtcd`], [`NodeError::OpenKubernetes`].
 pub(crate) async fn check_missing(store: &RowsStore) -> Result<(), NodeError> {
-    use ostraca_store_etcd::OpenError as EtcdError;
-    use ostraca_store_kubernetes::OpenError as KubernetesError;
-    let found = match probe(store.clone()).await {
-        Err(
-            NodeError::OpenEtcd(EtcdError::Missing { .. })
-            | NodeError::OpenKubernetes(KubernetesError::Missing { .. }),
-        ) => return Ok(()),
-        found => found?,
-    };
-    let StoreIdentity { cluster, cluster_name: name, .. } = found;
-    Err(match store {
-        RowsStore::Etcd(options) => {
-            EtcdError::Exists { prefix: options.prefix.clone(), cluster, name }.into()
-        }
+    use ostraca_store_etcd::OpenError;
+    let options = match store {
+        RowsStore::Etcd(options) => options,
         RowsStore::Kubernetes(options) => {
-            KubernetesError::Exists { place: options.place(), cluster, name }.into()
+            return Ok(KubernetesStore::check_missing(options.clone()).await?);
         }
-    })
+    };
+    match EtcdStore::probe(options.clone()).await {
+        Err(OpenError::Missing { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(StoreIdentity { cluster, cluster_name: name, .. }) => {
+            Err(OpenError::Exists { prefix: options.prefix.clone(), cluster, name }.into())
+        }
+    }
 }
 
 /// Creates the store of a new cluster, and opens it.

@@ -265,19 +265,30 @@ fn e4_the_overlay_lets_the_account_use_leases_only() {
 #[test]
 fn the_overlay_changes_nothing_else() {
     let mut objects = documents(&render(LEASES));
+    let nodes = only_of(objects.clone(), "ConfigMap");
+    let own: BTreeSet<_> = pods().iter().map(|pod| format!("{pod}.toml")).collect();
+    assert_eq!(keys(&nodes["data"]).into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), own);
+    for file in &own {
+        assert_eq!(string(&nodes["data"][file]), text(&format!("{LEASES}/nodes/{file}")));
+    }
     objects.retain(|it| !["Role", "RoleBinding"].contains(&string(&it["kind"])));
     // The name of the ConfigMap has a hash of what it contains.
-    let mut volumes = Vec::new();
+    let (mut names, mut used) = (Vec::new(), Vec::new());
     let mut without_changes = |objects: Vec<Value>| -> Vec<Value> {
         let changed = |mut object: Value| {
             match string(&object["kind"]).to_owned().as_str() {
                 "NetworkPolicy" => object["spec"]["egress"] = Value::Null,
+                "ConfigMap" => {
+                    names.push(object["metadata"]["name"].clone());
+                    object = Value::Null;
+                }
                 "StatefulSet" => {
                     let pod = &mut object["spec"]["template"]["spec"];
                     pod["automountServiceAccountToken"] = Value::Null;
-                    volumes.push(pod["volumes"].take());
+                    let volumes = pod["volumes"].as_array_mut().expect("volumes");
+                    let nodes = volumes.iter_mut().find(|it| it["name"] == "nodes");
+                    used.push(nodes.expect("the configurations")["configMap"]["name"].take());
                 }
-                "ConfigMap" => object = Value::Null,
                 _ => {}
             }
             object
@@ -285,9 +296,8 @@ fn the_overlay_changes_nothing_else() {
         objects.into_iter().map(changed).collect()
     };
     assert_eq!(without_changes(objects), without_changes(self::objects()));
-    let names =
-        |volumes: &Value| items(volumes).iter().map(|it| it["name"].clone()).collect::<Vec<_>>();
-    assert_eq!(names(&volumes[0]), names(&volumes[1]));
+    assert_eq!(used, names);
+    assert!(used[0] != used[1] && used[0].is_string(), "{used:?}");
     let paths =
         |dir: &str| pods().iter().map(|pod| format!("{dir}/nodes/{pod}.toml")).collect::<Vec<_>>();
     for (own, base) in paths(LEASES).iter().zip(&paths(BASE)) {

@@ -1,6 +1,6 @@
 //! Kills of a PostgreSQL primary under Patroni, for `make soak`: two servers with synchronous replication, on the etcd that
 //! also has the cluster's rows. Every other round the machine of the primary fails, with Patroni; in the others only
-//! PostgreSQL ends. `ROUNDS`, `SEED` and `SOAK` are those of all attacks.
+//! PostgreSQL ends. `ROUNDS`, `SEED` and `SOAK` are those of all attacks; `make soak` sets `ROUNDS` to `PATRONI`.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::time::{Duration, Instant};

@@ -18,7 +18,11 @@ fn server() -> ApiServer {
 
 /// `ostraca init` with rows in the namespace `shop` of this API server.
 fn init(name: &str, url: &str, more: &[&str]) -> anyhow::Result<NodeDir> {
-    let rows = ["--cluster", name, "--kubernetes", url, "--kubernetes-namespace", "shop"];
+    init_in("shop", name, url, more)
+}
+
+fn init_in(namespace: &str, name: &str, url: &str, more: &[&str]) -> anyhow::Result<NodeDir> {
+    let rows = ["--cluster", name, "--kubernetes", url, "--kubernetes-namespace", namespace];
     NodeDir::init_as(name, &[&rows, more].concat(), |_| {})
 }
 
@@ -59,15 +63,21 @@ fn what_is_wrong_with_kubernetes_is_named() {
     let (url, closed) = (server.url(), format!("http://127.0.0.1:{}", free_port()));
     let one = init("one", &url, &[]).expect("init");
 
-    // Nothing is created in the database if the API server does not answer, or has a store of this name.
-    let name = database.database();
-    let place = database.url(&name);
-    for (url, code) in [(&url, "store-exists"), (&closed, "store-unreachable")] {
-        let error = init("two", url, &["--postgres", &place]).expect_err("refused");
-        assert!(error.to_string().contains(code), "{error}");
-        let tables = database.sql_on(&name, "SELECT to_regclass('ostraca.store') IS NULL");
-        assert_eq!(tables.expect("asked").trim(), "t", "{code}");
-    }
+    // Nothing is created in the database if the API server does not answer, has a store of this name, or would not
+    // create one.
+    let [first, second] = std::array::from_fn(|_| database.database());
+    let init_refused = |namespace: &str, url: &str, name: &str, more: &[&str], expected: &str| {
+        let place = database.url(name);
+        let more = [&["--postgres", &place][..], more].concat();
+        let error = init_in(namespace, "two", url, &more).expect_err("refused").to_string();
+        assert!(error.contains(expected), "no {expected}: {error}");
+        let tables = database.sql_on(name, "SELECT to_regclass('ostraca.store') IS NULL");
+        assert_eq!(tables.expect("asked").trim(), "t", "{expected}");
+    };
+    init_refused("shop", &url, &first, &[], "store-exists");
+    init_refused("shop", &closed, &first, &[], "store-unreachable");
+    init_refused("else", &url, &first, &[], "the namespace else does not exist");
+    let place = database.url(&first);
     let other = ["--kubernetes-name", "two", "--postgres", &place];
     let two = init("two", &url, &other).expect("another name in the same namespace");
     drop(two);
@@ -89,6 +99,10 @@ fn what_is_wrong_with_kubernetes_is_named() {
     let all = ["list leases", "watch leases", "create leases", "update leases", "delete leases"];
     server.restrict(&[("good", &all), ("few", &all[..2])]);
     refused(&one, "store-access-denied", "refuses to list leases");
+    let few = one.dir().join("few");
+    std::fs::write(&few, "few").expect("written");
+    let token = ["--kubernetes-token-file", few.to_str().expect("a path")];
+    init_refused("default", &url, &second, &token, "refuses to create leases");
     set("token-file = \"token\"");
     refused(&one, "file-error", "token");
     for (token, expected) in [("wrong", "does not accept the token"), ("few", "refuses to ")] {

@@ -308,7 +308,12 @@ fn carry_out(
         ("POST", None) => {
             let object = object()?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            state.objects.create(target.id(&name), object).map(|it| json(201, &it))
+            // "Dry-run": everything is checked, and nothing is stored.
+            let created = match target.get("dryRun") {
+                "All" => state.objects.clone().create(target.id(&name), object),
+                _ => state.objects.create(target.id(&name), object),
+            };
+            created.map(|it| json(201, &it))
         }
         ("PUT", Some(name)) => {
             state.objects.replace(target.id(name), object()?).map(|(code, it)| json(code, &it))
