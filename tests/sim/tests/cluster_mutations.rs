@@ -322,29 +322,29 @@ fn promise_5_without_after_two_gateways_reorder_a_session() {
 #[test]
 fn r8_a_query_of_a_deposed_owner_is_stale() {
     let shard = vec![shard::Mutation::QueryWithoutLease];
-    // 557 of 1,000 seeds.
-    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 40);
+    // 164 of 300 seeds.
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
 }
 
 #[test]
 fn r8_using_a_lease_for_twice_its_time_is_detected() {
     let shard = vec![shard::Mutation::DoubleLease];
-    // 518 of 1,000 seeds.
-    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 40);
+    // 153 of 300 seeds.
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
 }
 
 #[test]
 fn r8_a_renewal_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRenewalResponse];
-    // 93 of 1,000 seeds.
-    reads_stale(&Options { node_mutations: node, ..Options::default() }, 5);
+    // 33 of 300 seeds.
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 8);
 }
 
 #[test]
 fn r8_a_registration_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRegistrationResponse];
-    // 102 of 1,000 seeds.
-    reads_stale(&Options { node_mutations: node, ..Options::default() }, 5);
+    // 31 of 300 seeds.
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 8);
 }
 
 #[test]
