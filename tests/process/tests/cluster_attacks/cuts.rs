@@ -50,7 +50,7 @@ async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
 
-on_each_store!(a_node_cut_off_from_the_store_releases_its_shards, every_pair);
+on_each_store!(a_node_cut_off_from_the_store_releases_its_shards, and_kubernetes);
 
 async fn a_node_cut_off_from_the_store_releases_its_shards(stores: Stores) {
     let options = Options::three("cut-store").on(stores);

@@ -9,7 +9,7 @@ use rand::Rng;
 
 use crate::named;
 
-on_each_store!(a_killed_host_loses_and_repeats_nothing, every_pair);
+on_each_store!(a_killed_host_loses_and_repeats_nothing, and_kubernetes);
 
 async fn a_killed_host_loses_and_repeats_nothing(stores: Stores) {
     let options = Options::three("kill-host").on(stores);

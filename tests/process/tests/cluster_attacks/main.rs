@@ -4,18 +4,13 @@
 
 use ostraca_process_tests::cluster::Stores;
 
-/// The same attack on a cluster with each of the usual stores, or with every pair of stores.
+/// The same attack on a cluster with each pair of stores; with rows in Kubernetes only where that is asked for.
 macro_rules! on_each_store {
-    ($attack:ident, every_pair) => {
+    ($attack:ident, and_kubernetes) => {
         on_each_store!($attack);
 
-        mod on_further_pairs {
+        mod with_rows_in_kubernetes {
             use ostraca_process_tests::cluster::Stores;
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-            async fn in_a_node_and_etcd() {
-                super::$attack(Stores::NodeAndEtcd).await;
-            }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn in_postgres_and_kubernetes() {
@@ -30,6 +25,11 @@ macro_rules! on_each_store {
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn in_a_node() {
                 super::$attack(Stores::Node).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn in_a_node_and_etcd() {
+                super::$attack(Stores::NodeAndEtcd).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
