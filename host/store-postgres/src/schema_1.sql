@@ -177,7 +177,9 @@ CREATE VIEW ostraca.snapshots AS
 CREATE FUNCTION ostraca.begin_batch(writer bigint, batches_before bigint, synchronous text, lock_wait text)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
+    -- Compiling a statement takes longer than any of these runs.
+    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true),
+        set_config('jit', 'off', true);
     UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
@@ -222,66 +224,125 @@ CREATE PROCEDURE ostraca.commit_batch(
     INOUT replicated boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    shard_ids integer[];
-    one_round integer;
-    has_deletions boolean := array_position(write_values, NULL) IS NOT NULL;
-    has_removals boolean := true = ANY (turn_removes);
-    accepted integer[];
+    -- Of the batch, then of a round.
+    turns integer := cardinality(turn_rounds);
+    writes integer := cardinality(write_turns);
+    rounds CONSTANT integer := (SELECT max(r) FROM unnest(turn_rounds) r);
+    has_deletions CONSTANT boolean := array_position(write_values, NULL) IS NOT NULL;
+    has_removals CONSTANT boolean := true = ANY (turn_removes);
+    -- Of each shard of the batch; NULL if it was never claimed.
+    shard record;
+    turn record;
+    shard_ids integer[] := array_fill(NULL::integer, ARRAY[cardinality(shard_numbers)]);
+    claims bytea[] := array_fill(NULL::bytea, ARRAY[cardinality(shard_numbers)]);
+    bases bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(shard_numbers)]);
+    floors bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(shard_numbers)]);
+    -- The places of the rows that a statement has updated.
+    updated integer[];
+    -- Whether each write is done.
+    done boolean[] := array_fill(false, ARRAY[cardinality(write_turns)]);
+    place integer;
+    is_accepted boolean;
 BEGIN
     PERFORM ostraca.begin_batch(writer, batches_before, synchronous, lock_wait);
+    -- The statements are planned once for a connection, maybe while the tables are nearly empty. So that each row is
+    -- always found by its key, it is looked up in a subquery of its own. The limits, which the planner does not know,
+    -- let it expect one row, and join by the rows' places. (Not those of shards, which a claim may have replaced while
+    -- its row was waited for.)
+    PERFORM set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true);
     replicated := current_setting('synchronous_standby_names') <> '';
     -- The shards in order, so that no two batches wait for each other.
-    PERFORM 1 FROM ostraca.shards s
-        JOIN unnest(shard_namespaces, shard_pools, shard_numbers) AS of_batch (namespace, pool, number)
-        ON (s.namespace, s.pool, s.number) = (of_batch.namespace, of_batch.pool, of_batch.number)
-        ORDER BY s.id FOR UPDATE OF s;
-    SELECT array_agg(s.id ORDER BY of_batch.place) INTO shard_ids
-        FROM unnest(shard_namespaces, shard_pools, shard_numbers)
-            WITH ORDINALITY AS of_batch (namespace, pool, number, place)
-        LEFT JOIN ostraca.shards s
-        ON (s.namespace, s.pool, s.number) = (of_batch.namespace, of_batch.pool, of_batch.number);
-    outcomes := array_fill(NULL::smallint, ARRAY[cardinality(turn_rounds)]);
-    versions := array_fill(NULL::bigint, ARRAY[cardinality(turn_rounds)]);
-    current_claims := array_fill(NULL::bytea, ARRAY[cardinality(turn_rounds)]);
-    FOR one_round IN 1..coalesce((SELECT max(r) FROM unnest(turn_rounds) r), 0) LOOP
-        WITH judged AS (
-            SELECT t.place, t.shard, t.type, t.id, t.version, t.turn, t.head, s.claim,
-                s.sequence_base AS base, coalesce(h.version, s.floor_version, 0) AS found,
-                CASE
-                    WHEN h.version = t.version AND h.turn = t.turn THEN 1
-                    WHEN s.claim IS DISTINCT FROM t.claim THEN 2
-                    WHEN coalesce(h.version, s.floor_version, 0) <> t.expected THEN 3
-                    WHEN t.head IS NULL AND NOT t.removes THEN 4
-                    ELSE 0
-                END::smallint AS outcome
+    FOR shard IN
+        SELECT s.id, s.claim, s.sequence_base, s.floor_version, b.place
             FROM (
-                SELECT u.place, shard_ids[u.shard] AS shard, u.claim, u.type, u.id, u.expected, u.version, u.turn,
-                    u.head, u.removes
-                FROM unnest(turn_rounds, turn_shards, turn_claims, turn_types, turn_ids, turn_expected,
-                    turn_versions, turn_turns, turn_heads, turn_removes)
-                    WITH ORDINALITY
-                    AS u (round, shard, claim, type, id, expected, version, turn, head, removes, place)
-                WHERE u.round = one_round
-            ) t
-            LEFT JOIN ostraca.shards s ON s.id = t.shard
-            LEFT JOIN ostraca.heads h ON h.shard = t.shard AND h.type = t.type AND h.id = t.id
-        ), written AS (
-            INSERT INTO ostraca.heads AS h (shard, type, id, version, turn, commit_sequence, head)
-            SELECT j.shard, j.type, j.id, j.version, j.turn, j.base + nextval('ostraca.commits'), j.head
-                FROM judged j WHERE j.outcome = 0 AND j.head IS NOT NULL ORDER BY j.place
-            ON CONFLICT (shard, type, id) DO UPDATE SET version = excluded.version, turn = excluded.turn,
-                commit_sequence = excluded.commit_sequence, head = excluded.head
+                SELECT u.place, (
+                    SELECT x.id FROM ostraca.shards x
+                    WHERE x.namespace = u.namespace AND x.pool = u.pool AND x.number = u.number
+                ) AS id
+                FROM unnest(shard_namespaces, shard_pools, shard_numbers) WITH ORDINALITY
+                    AS u (namespace, pool, number, place)
+                LIMIT cardinality(shard_numbers)
+            ) b
+            JOIN ostraca.shards s ON s.id = b.id
+            ORDER BY s.id FOR UPDATE OF s
+    LOOP
+        shard_ids[shard.place] := shard.id;
+        claims[shard.place] := shard.claim;
+        bases[shard.place] := shard.sequence_base;
+        floors[shard.place] := shard.floor_version;
+    END LOOP;
+    outcomes := array_fill(NULL::smallint, ARRAY[turns]);
+    versions := array_fill(NULL::bigint, ARRAY[turns]);
+    current_claims := array_fill(NULL::bytea, ARRAY[turns]);
+    FOR one_round IN 1..coalesce(rounds, 0) LOOP
+        -- First what nearly all turns are: the next version of an entity that has a head.
+        WITH written AS (
+            UPDATE ostraca.heads h SET version = t.version, turn = t.turn, head = t.head,
+                    commit_sequence = bases[t.shard] + nextval('ostraca.commits')
+                FROM (
+                    SELECT u.*, (
+                        SELECT x.ctid FROM ostraca.heads x
+                        WHERE x.shard = shard_ids[u.shard] AND x.type = u.type AND x.id = u.id
+                    ) AS at
+                    FROM unnest(turn_rounds, turn_shards, turn_claims, turn_types, turn_ids, turn_expected,
+                        turn_versions, turn_turns, turn_heads) WITH ORDINALITY
+                        AS u (round, shard, claim, type, id, expected, version, turn, head, place)
+                    WHERE u.round = one_round AND u.claim = claims[u.shard] AND u.head IS NOT NULL
+                    LIMIT cardinality(turn_rounds)
+                ) t
+                WHERE h.ctid = t.at AND h.version = t.expected
+                RETURNING t.place
         )
-        SELECT array_agg(j.place ORDER BY j.place) FILTER (WHERE j.outcome = 0),
-            (SELECT array_agg(coalesce(j.outcome, o.outcome) ORDER BY o.place)
-                FROM unnest(outcomes) WITH ORDINALITY AS o (outcome, place) LEFT JOIN judged j USING (place)),
-            (SELECT array_agg(CASE j.outcome WHEN 3 THEN j.found ELSE o.version END ORDER BY o.place)
-                FROM unnest(versions) WITH ORDINALITY AS o (version, place) LEFT JOIN judged j USING (place)),
-            (SELECT array_agg(CASE j.outcome WHEN 2 THEN j.claim ELSE o.claim END ORDER BY o.place)
-                FROM unnest(current_claims) WITH ORDINALITY AS o (claim, place) LEFT JOIN judged j USING (place))
-            INTO accepted, outcomes, versions, current_claims
-            FROM judged j;
-        CONTINUE WHEN accepted IS NULL;
+        SELECT coalesce(array_agg(w.place), '{}') INTO updated FROM written w;
+        FOREACH place IN ARRAY updated LOOP
+            outcomes[place] := 0;
+        END LOOP;
+        is_accepted := cardinality(updated) > 0;
+        IF rounds > 1 THEN
+            turns := (SELECT count(*) FROM unnest(turn_rounds) r WHERE r = one_round);
+        END IF;
+        IF cardinality(updated) < turns THEN
+            -- Then what is left of the round: new entities, removals, and what is refused or was committed before.
+            FOR turn IN
+                WITH judged AS (
+                    SELECT t.place, t.shard, t.type, t.id, t.version, t.turn, t.head, t.claim_found, t.base,
+                        coalesce(h.version, t.floor, 0) AS found,
+                        CASE
+                            WHEN h.version = t.version AND h.turn = t.turn THEN 1
+                            WHEN t.claim_found IS DISTINCT FROM t.claim THEN 2
+                            WHEN coalesce(h.version, t.floor, 0) <> t.expected THEN 3
+                            WHEN t.head IS NULL AND NOT t.removes THEN 4
+                            ELSE 0
+                        END::smallint AS outcome
+                    FROM (
+                        SELECT u.place, shard_ids[u.shard] AS shard, claims[u.shard] AS claim_found,
+                            bases[u.shard] AS base, floors[u.shard] AS floor, u.claim, u.type, u.id, u.expected,
+                            u.version, u.turn, u.head, u.removes
+                        FROM unnest(turn_rounds, turn_shards, turn_claims, turn_types, turn_ids, turn_expected,
+                            turn_versions, turn_turns, turn_heads, turn_removes) WITH ORDINALITY
+                            AS u (round, shard, claim, type, id, expected, version, turn, head, removes, place)
+                        WHERE u.round = one_round AND outcomes[u.place] IS NULL
+                    ) t
+                    LEFT JOIN LATERAL (
+                        SELECT x.version, x.turn FROM ostraca.heads x
+                        WHERE x.shard = t.shard AND x.type = t.type AND x.id = t.id LIMIT 1
+                    ) h ON true
+                ), created AS (
+                    INSERT INTO ostraca.heads (shard, type, id, version, turn, commit_sequence, head)
+                    SELECT j.shard, j.type, j.id, j.version, j.turn, j.base + nextval('ostraca.commits'), j.head
+                        FROM judged j WHERE j.outcome = 0 AND j.head IS NOT NULL ORDER BY j.place
+                )
+                SELECT j.place, j.outcome, CASE j.outcome WHEN 3 THEN j.found END AS found,
+                    CASE j.outcome WHEN 2 THEN j.claim_found END AS claim
+                    FROM judged j
+            LOOP
+                outcomes[turn.place] := turn.outcome;
+                versions[turn.place] := turn.found;
+                current_claims[turn.place] := turn.claim;
+                is_accepted := is_accepted OR turn.outcome = 0;
+            END LOOP;
+        END IF;
+        CONTINUE WHEN NOT is_accepted;
         IF has_removals THEN
             WITH removed AS (
                 SELECT shard_ids[t.of_batch] AS shard, t.type, t.id, t.version, t.generation, t.watermark,
@@ -290,10 +351,13 @@ BEGIN
                     turn_watermarks, turn_tell_watermarks)
                     WITH ORDINALITY AS t (of_batch, type, id, removes, version, generation, watermark, tell_watermark,
                         place)
-                WHERE t.place = ANY (accepted) AND t.removes
+                WHERE outcomes[t.place] = 0 AND turn_rounds[t.place] = one_round AND t.removes
             ), gone AS (
-                DELETE FROM ostraca.heads h USING removed r
-                    WHERE h.shard = r.shard AND h.type = r.type AND h.id = r.id
+                DELETE FROM ostraca.heads h WHERE h.ctid = ANY (ARRAY(
+                    SELECT (
+                        SELECT x.ctid FROM ostraca.heads x WHERE x.shard = r.shard AND x.type = r.type AND x.id = r.id
+                    ) FROM removed r
+                ))
             )
             UPDATE ostraca.shards s SET has_floor = true,
                 floor_version = greatest(s.floor_version, f.version),
@@ -305,25 +369,56 @@ BEGIN
                         max(r.watermark) AS watermark, max(r.tell_watermark) AS tell_watermark
                     FROM removed r GROUP BY r.shard
                 ) f WHERE f.shard = s.id;
+            floors := ARRAY(
+                SELECT s.floor_version FROM unnest(shard_ids) WITH ORDINALITY AS of_batch (id, place)
+                    LEFT JOIN ostraca.shards s ON s.id = of_batch.id ORDER BY of_batch.place
+            );
         END IF;
-        IF cardinality(write_turns) > 0 THEN
-            WITH writes AS (
-                SELECT shard_ids[t.shard] AS shard, w.kind, w.key, w.value,
-                    CASE w.kind WHEN 105 THEN ''::bytea ELSE t.type END AS type,
-                    CASE w.kind WHEN 105 THEN ''::bytea ELSE t.id END AS id
-                FROM unnest(write_turns, write_kinds, write_keys, write_values) AS w (turn, kind, key, value)
-                JOIN unnest(turn_shards, turn_types, turn_ids) WITH ORDINALITY AS t (shard, type, id, place)
-                ON t.place = w.turn
-                WHERE w.turn = ANY (accepted)
-            ), deleted AS (
-                DELETE FROM ostraca.records r USING writes w
-                    WHERE has_deletions AND w.value IS NULL AND r.shard = w.shard AND r.kind = w.kind
-                    AND r.type = w.type AND r.id = w.id AND r.key = w.key
-            )
-            INSERT INTO ostraca.records AS r (shard, kind, type, id, key, value)
-                SELECT w.shard, w.kind, w.type, w.id, w.key, w.value FROM writes w WHERE w.value IS NOT NULL
-                ON CONFLICT (shard, kind, type, id, key) DO UPDATE SET value = excluded.value;
+        CONTINUE WHEN cardinality(write_turns) = 0;
+        -- The same for records: first those that are there, then the others.
+        WITH written AS (
+            UPDATE ostraca.records r SET value = w.value
+                FROM (
+                    SELECT u.place, u.value, (
+                        SELECT x.ctid FROM ostraca.records x
+                        WHERE x.shard = shard_ids[turn_shards[u.turn]] AND x.kind = u.kind
+                            AND x.type = CASE u.kind WHEN 105 THEN ''::bytea ELSE turn_types[u.turn] END
+                            AND x.id = CASE u.kind WHEN 105 THEN ''::bytea ELSE turn_ids[u.turn] END AND x.key = u.key
+                    ) AS at
+                    FROM unnest(write_turns, write_kinds, write_keys, write_values) WITH ORDINALITY
+                        AS u (turn, kind, key, value, place)
+                    WHERE outcomes[u.turn] = 0 AND turn_rounds[u.turn] = one_round AND u.value IS NOT NULL
+                    LIMIT cardinality(write_turns)
+                ) w
+                WHERE r.ctid = w.at
+                RETURNING w.place
+        )
+        SELECT coalesce(array_agg(w.place), '{}') INTO updated FROM written w;
+        FOREACH place IN ARRAY updated LOOP
+            done[place] := true;
+        END LOOP;
+        IF rounds > 1 THEN
+            writes := (SELECT count(*) FROM unnest(write_turns) t
+                WHERE outcomes[t] = 0 AND turn_rounds[t] = one_round);
         END IF;
+        CONTINUE WHEN cardinality(updated) = writes;
+        WITH writes AS (
+            SELECT shard_ids[turn_shards[w.turn]] AS shard, w.kind, w.key, w.value,
+                CASE w.kind WHEN 105 THEN ''::bytea ELSE turn_types[w.turn] END AS type,
+                CASE w.kind WHEN 105 THEN ''::bytea ELSE turn_ids[w.turn] END AS id
+            FROM unnest(write_turns, write_kinds, write_keys, write_values) WITH ORDINALITY
+                AS w (turn, kind, key, value, place)
+            WHERE outcomes[w.turn] = 0 AND turn_rounds[w.turn] = one_round AND NOT done[w.place]
+        ), deleted AS (
+            DELETE FROM ostraca.records r WHERE has_deletions AND r.ctid = ANY (ARRAY(
+                SELECT (
+                    SELECT x.ctid FROM ostraca.records x
+                    WHERE x.shard = w.shard AND x.kind = w.kind AND x.type = w.type AND x.id = w.id AND x.key = w.key
+                ) FROM writes w WHERE w.value IS NULL
+            ))
+        )
+        INSERT INTO ostraca.records (shard, kind, type, id, key, value)
+            SELECT w.shard, w.kind, w.type, w.id, w.key, w.value FROM writes w WHERE w.value IS NOT NULL;
     END LOOP;
     COMMIT;
 END $$;

@@ -7,4 +7,5 @@ mod copies;
 mod fail_over;
 mod faults;
 mod full_disk;
+mod plans;
 mod rows;
