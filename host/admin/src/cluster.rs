@@ -1,10 +1,10 @@
 //! Shows and changes cluster-wide settings and the storage format, by compare-and-set on their rows.
 
 use ostraca_catalog as catalog;
-use ostraca_catalog::format;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
 use ostraca_codes::codes;
 use ostraca_config::user_file::units::format_duration;
+use ostraca_core::format;
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
@@ -24,7 +24,9 @@ impl AdminService {
             self.set(&request.changes).await?;
         }
         if request.upgrade_format {
-            format::raise(&*self.deployer.cluster_store, rows::FORMAT).await.map_err(to_problem)?;
+            let newest = format::newest().into();
+            let store = &*self.deployer.cluster_store;
+            catalog::format::raise(store, newest).await.map_err(to_problem)?;
         }
         self.cluster_state().await.map(AdminOutput::Cluster)
     }

@@ -2,13 +2,14 @@
 
 use ostraca_config::config::ClusterSettings;
 use ostraca_core::extensions::Extensions;
+use ostraca_core::format;
 use ostraca_store::ClusterStore;
 
 use crate::clock::ClusterClock;
 use crate::error::Error;
 use crate::pool::HASH;
 use crate::rows::{
-    self, ClusterRow, FORMAT, PoolRow, SecretRow, SettingsRow, StoreRange, StoresRow, TimeRow,
+    self, ClusterRow, PoolRow, SecretRow, SettingsRow, StoreRange, StoresRow, TimeRow,
 };
 
 /// Writes the rows that never change during the cluster's lifetime. `state` is the id of the store with the state of
@@ -22,7 +23,7 @@ pub async fn initialize_cluster(
     shards: u32,
     settings: &ClusterSettings,
 ) -> Result<(), Error> {
-    rows::write(store, "cluster", None, &ClusterRow::new(FORMAT)).await?;
+    rows::write(store, "cluster", None, &ClusterRow::new(format::newest().into())).await?;
     rows::write(
         store,
         &rows::pool_key(),

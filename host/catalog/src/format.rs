@@ -46,13 +46,16 @@ pub async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use ostraca_config::config::ClusterSettings;
+    use ostraca_core::format;
     use ostraca_core::ids::{ClusterId, Incarnation};
     use ostraca_core::rows::{NodeRow, Roles};
     use ostraca_store::{CompareAndSet, MemoryStore};
 
     use super::*;
     use crate::bootstrap;
-    use crate::rows::FORMAT;
+
+    /// The newest format.
+    const FORMAT: u32 = format::RELEASE as u32;
 
     async fn node(store: &MemoryStore, name: &str, status: NodeStatus, format: u32) {
         let row = Row::Node(NodeRow {

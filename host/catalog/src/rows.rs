@@ -10,6 +10,7 @@ use bytes::Bytes;
 use ostraca_config::config::ClusterSettings;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::format;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{Row, RowKey};
@@ -18,11 +19,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
 use crate::pool::{NAMESPACE, POOL};
-
-/// The highest format of records and rows that this program reads.
-pub const FORMAT: u32 = codec::FORMAT as u32;
-/// The lowest format that this program reads.
-pub const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
 
 /// The value of a row. A row in a format that this program does not read is refused.
 pub trait RowValue: Serialize + DeserializeOwned + Extensible {}
@@ -47,22 +43,38 @@ impl ClusterRow {
         Self { format, target_format: format, extensions: Extensions::default() }
     }
 
-    /// Checks that this program can read what the cluster's nodes write, now and after the format is raised.
+    /// Checks that this program can read what the cluster's nodes write, now and after the format is raised. For a
+    /// node that starts or has just registered.
     ///
     /// # Errors
     /// [`Error::InvalidRow`] with both numbers.
     pub fn readable(&self) -> Result<(), Error> {
-        for format in [self.format, self.target_format] {
-            if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
-                let which = if format > FORMAT { "a newer" } else { "an older" };
-                let text = format!(
-                    "the cluster writes format {format}, but this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
-                );
-                return Err(Error::InvalidRow(text));
-            }
-        }
+        check_format(self.format)?;
+        check_format(self.target_format)
+    }
+
+    /// Lets this process write the cluster's format from now on. A node that runs does not end while the format is
+    /// being raised: the command that raises it sees the node's row, and is refused.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot read that format.
+    pub fn adopt_format(&self) -> Result<(), Error> {
+        check_format(self.format)?;
+        format::raise_written(self.format);
         Ok(())
     }
+}
+
+fn check_format(format: u32) -> Result<(), Error> {
+    let (oldest, newest) = (format::OLDEST.into(), format::newest().into());
+    if (oldest..=newest).contains(&format) {
+        return Ok(());
+    }
+    let which = if format > newest { "a newer" } else { "an older" };
+    let text = format!(
+        "the cluster writes format {format}, but this program reads {oldest} to {newest}: use {which} release"
+    );
+    Err(Error::InvalidRow(text))
 }
 
 /// `settings`: the cluster-wide settings that promises depend on. Times are in milliseconds.
@@ -438,7 +450,7 @@ pub fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, Error> 
 /// # Errors
 /// [`Error::InvalidRow`] if it cannot be encoded.
 pub fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, Error> {
-    let bytes = codec::append_encoded(vec![codec::FORMAT], row);
+    let bytes = codec::append_encoded(vec![format::written()], row);
     Ok(bytes.map_err(|error| Error::InvalidRow(error.to_string()))?.into())
 }
 
@@ -452,7 +464,7 @@ pub fn decode<T: RowValue>(row: &StoredRow) -> Result<T, Error> {
     let Some((&format, body)) = row.value.split_first() else {
         return Err(bad("it is empty".into()));
     };
-    codec::check_format(format).map_err(bad)?;
+    format::check(format).map_err(bad)?;
     codec::decode(body).map_err(|error| bad(error.to_string()))
 }
 

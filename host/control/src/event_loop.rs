@@ -153,7 +153,7 @@ impl ControlLoop {
             }
             return;
         }
-        if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
+        if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.adopt_format()) {
             // The receiver is dropped only when the node is stopping.
             let _ = self.deps.failures.send(error.into());
         }

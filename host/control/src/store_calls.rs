@@ -7,7 +7,7 @@ use futures::FutureExt;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::shard_key;
-use ostraca_catalog::rows;
+use ostraca_catalog::rows::{self, ClusterRow};
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
@@ -78,13 +78,16 @@ impl ControlLoop {
     /// Reads the cluster's format again after this node's own row has been written. An upgrade first writes the
     /// target format and then reads the nodes' rows, so either the upgrade sees the node or the node sees the upgrade.
     pub(super) fn read_format(&mut self) {
-        let (request, own, watch) =
-            (self.deps.cluster_store.get("cluster"), self.own.clone(), self.watch);
+        let (request, failures) =
+            (self.deps.cluster_store.get("cluster"), self.deps.failures.clone());
         self.tasks.push(
             async move {
-                if let Ok(Some(row)) = request.await {
+                if let Ok(Some(row)) = request.await
+                    && let Err(error) =
+                        rows::decode::<ClusterRow>(&row).and_then(|row| row.readable())
+                {
                     // The receiver is dropped only when the node is stopping.
-                    let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
+                    let _ = failures.send(error.into());
                 }
                 Event::Tick
             }

@@ -8,12 +8,6 @@ use serde::de::DeserializeOwned;
 
 use crate::extension_error::{self, ExtensionError};
 
-/// The format that this release writes into records and rows, and the highest that it reads. Formats 1 and 2 were
-/// never released.
-pub const FORMAT: u8 = 3;
-/// The lowest format that this release reads.
-pub const OLDEST_FORMAT: u8 = 3;
-
 /// Why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
@@ -69,38 +63,4 @@ pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Co
         Some(refused) => refused.into(),
         None => CodecError::Malformed(error.to_string()),
     })
-}
-
-/// Checks that this release reads the format byte of a record or row.
-///
-/// # Errors
-/// A message with the format, the supported formats, and what to do.
-pub fn check_format(found: u8) -> Result<(), String> {
-    if (OLDEST_FORMAT..=FORMAT).contains(&found) {
-        return Ok(());
-    }
-    let help = if found > FORMAT {
-        "use a newer release"
-    } else {
-        "an unreleased program wrote it; recreate the cluster with `ostraca init`"
-    };
-    Err(format!(
-        "it has format {found}, but this release reads {OLDEST_FORMAT} to {FORMAT}: {help}"
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unsupported_format_is_refused_with_advice() {
-        for known in OLDEST_FORMAT..=FORMAT {
-            assert_eq!(check_format(known), Ok(()));
-        }
-        let newer = check_format(FORMAT + 1).expect_err("a later format");
-        assert!(newer.contains("use a newer release"), "{newer}");
-        let older = check_format(OLDEST_FORMAT - 1).expect_err("never released");
-        assert!(older.contains("ostraca init"), "{older}");
-    }
 }

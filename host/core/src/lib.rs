@@ -8,6 +8,7 @@ pub mod assign;
 pub mod codec;
 mod extension_error;
 pub mod extensions;
+pub mod format;
 pub mod hash;
 pub mod ids;
 pub mod message;

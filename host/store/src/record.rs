@@ -12,8 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_core::codec::{self, CodecError, FORMAT};
+use ostraca_core::codec::{self, CodecError};
 use ostraca_core::extensions::{Extensible, Extensions};
+use ostraca_core::format;
 use ostraca_core::records::{Claim, Head, HeadFloor, Lane, Tell, Timer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -97,7 +98,7 @@ impl Header {
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let [low, high] = self.key_id.to_le_bytes();
-        [self.kind as u8, FORMAT, self.flags, low, high]
+        [self.kind as u8, format::written(), self.flags, low, high]
     }
 
     /// Splits a record, which must be of kind `expected`, into its header and its body.
@@ -111,7 +112,7 @@ impl Header {
         if RecordKind::from_number(*kind) != Some(expected) {
             return Err(corrupt(expected, &format!("it is of kind {kind}")));
         }
-        codec::check_format(*format).map_err(|why| corrupt(expected, &why))?;
+        format::check(*format).map_err(|why| corrupt(expected, &why))?;
         if flags & !FRAGMENTED != 0 {
             return Err(corrupt(expected, &format!("it has unknown flags {flags:#04x}")));
         }

@@ -60,24 +60,36 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
 /// The error of cargo.
 pub fn ostraca() -> Result<PathBuf> {
     static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let done = DONE.get_or_init(|| build_program().map_err(|error| format!("{error:#}")));
+    let build = || build_program("ostraca", "ostraca");
+    let done = DONE.get_or_init(|| build().map_err(|error| format!("{error:#}")));
     done.clone().map_err(anyhow::Error::msg)
 }
 
-fn build_program() -> Result<PathBuf> {
+fn build_program(package: &str, name: &str) -> Result<PathBuf> {
     let dir = profile_dir()?;
     if std::env::var_os(BUILT).is_none() {
         let mut build = cargo();
-        build.args(["build", "--quiet", "--package", "ostraca", "--bin", "ostraca"]);
+        build.args(["build", "--quiet", "--package", package, "--bin", name]);
         if dir.ends_with("release") {
             build.arg("--release");
         }
         build.env("CARGO_TARGET_DIR", dir.parent().unwrap_or(&dir));
         run(build)?;
     }
-    let program = dir.join("ostraca");
+    let program = dir.join(name);
     ensure!(program.is_file(), "{} does not exist: build it first", program.display());
     Ok(program)
+}
+
+/// The path of the program of a later release, built like [`ostraca`] (`bin/ostraca_next.rs`).
+///
+/// # Errors
+/// The error of cargo.
+pub fn next_release() -> Result<PathBuf> {
+    static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || build_program("ostraca-process-tests", "ostraca-next");
+    let done = DONE.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    done.clone().map_err(anyhow::Error::msg)
 }
 
 /// The path of an example of one of the crates, built with this program's profile.

@@ -14,11 +14,13 @@ mod view;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ostraca_client::{Client, ConnectOptions, Profile};
+use ostraca_core::format;
 use ostraca_wire::Limits;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -26,6 +28,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use self::stores::StoreServers;
 pub use self::stores::Stores;
 pub use self::view::View;
+use crate::artifacts;
 use crate::io_recorder::{self, IoRecorder};
 use crate::node::NodeProcess;
 use crate::node_dir::NodeDir;
@@ -115,6 +118,37 @@ fn agreed(settings: &str) -> Result<Vec<String>> {
     Ok(stated.flatten().collect())
 }
 
+/// The program of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// `ostraca`.
+    This,
+    /// A later one, whose newest format is this.
+    Later(u8),
+}
+
+impl Release {
+    fn program(self) -> Result<Command> {
+        Ok(match self {
+            Self::This => Command::new(artifacts::ostraca()?),
+            Self::Later(format) => {
+                let mut program = Command::new(artifacts::next_release()?);
+                program.env("OSTRACA_FORMAT", format.to_string());
+                program
+            }
+        })
+    }
+
+    /// The newest format that it knows.
+    #[must_use]
+    pub fn format(self) -> u8 {
+        match self {
+            Self::This => format::RELEASE,
+            Self::Later(format) => format,
+        }
+    }
+}
+
 /// A running cluster. Its processes are killed by process id when the value is dropped.
 pub struct Cluster {
     members: Vec<Member>,
@@ -133,6 +167,7 @@ struct Member {
     node: Option<NodeProcess>,
     watcher: Option<Client>,
     paused: bool,
+    release: Release,
     /// The recorder, and the directory of its files.
     slow: Option<(IoRecorder, TempDir)>,
     home: NodeDir,
@@ -193,6 +228,7 @@ impl Cluster {
                 node: None,
                 watcher: None,
                 paused: false,
+                release: Release::This,
                 slow,
                 home,
                 listen: *listen,

@@ -46,11 +46,19 @@ impl NodeProcess {
     /// # Errors
     /// Those of [`NodeProcess::start`].
     pub fn start_as(home: &NodeDir, change: impl FnOnce(&mut Command)) -> Result<Self> {
-        let log = home.dir().with_file_name("node.log");
         let mut command = Command::new(artifacts::ostraca()?);
-        command.arg("run").arg("--config").arg(home.config());
         change(&mut command);
-        let node = Self::spawn(command, &log)?;
+        Self::start_with(command, home)
+    }
+
+    /// Like [`NodeProcess::start`], with this program.
+    ///
+    /// # Errors
+    /// Those of [`NodeProcess::start`].
+    pub fn start_with(mut program: Command, home: &NodeDir) -> Result<Self> {
+        let log = home.dir().with_file_name("node.log");
+        program.arg("run").arg("--config").arg(home.config());
+        let node = Self::spawn(program, &log)?;
         home.set(&format!("listen = \"{}\"", node.address))?;
         Ok(node)
     }

@@ -245,7 +245,7 @@ fn later(number: u32) -> Bytes {
         extensions: Extensions::default(),
     };
     row.extensions.set(number, &"rack-1").expect("fits");
-    codec::append_encoded(vec![codec::FORMAT], &row).expect("encodes").into()
+    codec::append_encoded(vec![format::RELEASE], &row).expect("encodes").into()
 }
 
 #[test]
@@ -269,12 +269,13 @@ fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
 
 #[test]
 fn an_unreadable_cluster_format_is_refused_with_both_numbers() {
-    ClusterRow::new(FORMAT).readable().expect("this release's own");
-    let raising = ClusterRow { target_format: FORMAT + 1, ..ClusterRow::new(FORMAT) };
-    for row in [ClusterRow::new(FORMAT + 1), ClusterRow::new(OLDEST_FORMAT - 1), raising] {
+    let (oldest, release) = (u32::from(format::OLDEST), u32::from(format::RELEASE));
+    ClusterRow::new(release).readable().expect("this release's own");
+    let raising = ClusterRow { target_format: release + 1, ..ClusterRow::new(release) };
+    for row in [ClusterRow::new(release + 1), ClusterRow::new(oldest - 1), raising] {
         let error = row.readable().expect_err("it cannot be read").to_string();
-        let theirs = if row.target_format == FORMAT { row.format } else { row.target_format };
+        let theirs = if row.target_format == release { row.format } else { row.target_format };
         assert!(error.contains(&format!("format {theirs}")), "{error}");
-        assert!(error.contains(&format!("{OLDEST_FORMAT} to {FORMAT}")), "{error}");
+        assert!(error.contains(&format!("{oldest} to {release}")), "{error}");
     }
 }

@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use ostraca_catalog::rows::FORMAT;
 use ostraca_config::Config;
 use ostraca_control::ControlThread;
+use ostraca_core::format;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Member;
 use ostraca_gateway::Gateway;
@@ -126,7 +126,14 @@ fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
         }
     };
     let addresses = config.advertise.clone();
-    PeerDescriptor { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
+    PeerDescriptor {
+        node,
+        roles: config.roles(),
+        shards,
+        hash,
+        addresses,
+        format: format::newest().into(),
+    }
 }
 
 /// The addresses at which others reach the node: `advertise`, or else the listening address.

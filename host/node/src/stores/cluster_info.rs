@@ -40,6 +40,7 @@ pub(super) async fn read_cluster_info(
     };
     let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
     cluster.readable()?;
+    cluster.adopt_format()?;
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
     let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
     let (time, _) = rows::read::<TimeRow>(store, rows::TIME).await?.ok_or_else(missing)?;

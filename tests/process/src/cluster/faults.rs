@@ -1,11 +1,11 @@
 //! Faults of nodes: starts, kills, pauses, stops and heals them.
 
-use std::process::Command;
+use std::process::ExitStatus;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::{Cluster, TIMEOUT};
+use super::{Cluster, Release, TIMEOUT};
 use crate::node::NodeProcess;
 
 impl Cluster {
@@ -16,14 +16,17 @@ impl Cluster {
     pub fn start_node(&mut self, node: usize) -> Result<()> {
         let member = &mut self.members[node];
         ensure!(member.node.is_none(), "n{} is already running", node + 1);
-        let slow = &member.slow;
-        let preload = |command: &mut Command| {
-            if let Some((preload, _)) = slow {
-                preload.on(command);
-            }
-        };
-        member.node = Some(NodeProcess::start_as(&member.home, preload)?);
+        let mut program = member.release.program()?;
+        if let Some((preload, _)) = &member.slow {
+            preload.on(&mut program);
+        }
+        member.node = Some(NodeProcess::start_with(program, &member.home)?);
         Ok(())
+    }
+
+    /// Changes the program of a node, which runs it from its next start on.
+    pub fn install(&mut self, node: usize, release: Release) {
+        self.members[node].release = release;
     }
 
     /// Sends SIGKILL.
@@ -104,9 +107,17 @@ impl Cluster {
     /// # Errors
     /// If it does not end.
     pub fn ended(&mut self, node: usize) -> Result<()> {
-        let status = self.take(node)?.ended(TIMEOUT)?;
+        let status = self.exited(node)?;
         ensure!(status.success(), "n{} ended with {status}", node + 1);
         Ok(())
+    }
+
+    /// How a node has ended by itself.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn exited(&mut self, node: usize) -> Result<ExitStatus> {
+        self.take(node)?.ended(TIMEOUT)
     }
 
     /// The node's process.

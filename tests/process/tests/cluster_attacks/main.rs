@@ -63,5 +63,6 @@ mod fail_over;
 mod hand_off;
 mod manager_away;
 mod pauses;
+mod rolling_upgrade;
 mod slow_claims;
 mod stores;

@@ -4,8 +4,8 @@ use super::{
     Action, Context, Incarnation, Member, Membership, Mutation, NodeRow, NodeStatus, Notice,
     ObservedCluster, Registration, Row, RowKey, State, WritePurpose,
 };
-use crate::codec::FORMAT;
 use crate::extensions::Extensions;
+use crate::format;
 
 impl Membership {
     pub(super) fn try_register(&mut self, context: &mut Context, observed: &ObservedCluster) {
@@ -39,7 +39,7 @@ impl Membership {
             version: context.identity.version,
             registered_at: context.now.cluster_time,
             addresses: context.identity.addresses.clone(),
-            format: u32::from(FORMAT),
+            format: format::newest().into(),
             lease: context.settings.lease,
             settings_revision: context.settings.settings_revision,
             // The row describes one incarnation: fields that another release set for the last one are dropped.

@@ -1,0 +1,17 @@
+//! The program of a later release: it reads and can write formats up to `OSTRACA_FORMAT`, and does what `ostraca`
+//! does otherwise.
+
+use std::process::ExitCode;
+
+use ostraca_core::format;
+
+fn main() -> ExitCode {
+    match std::env::var("OSTRACA_FORMAT").map(|format| format.parse()) {
+        Ok(Ok(newest)) => format::know(newest),
+        other => {
+            eprintln!("OSTRACA_FORMAT must be a format: {other:?}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ostraca_cli::main()
+}
