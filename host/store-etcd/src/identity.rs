@@ -107,17 +107,31 @@ pub(crate) async fn create(
     };
     let request = batch::put_if(key, 0, value.encode()?);
     let answer = member.transact(request).await.map_err(CallError::into_open_error)?;
-    match batch::found(answer) {
-        None => Ok(()),
-        Some(stored) => {
-            let found = StoreValue::decode(&stored)?;
-            Err(OpenError::Exists {
-                prefix: options.prefix.clone(),
-                cluster: found.cluster(),
-                name: found.cluster_name,
-            })
-        }
-    }
+    refuse_existing(options, batch::found(answer))
+}
+
+/// Checks that there is no store, and that one could be created. Nothing is written.
+pub(crate) async fn check_missing(
+    options: &Options,
+    members: &mut Members,
+) -> Result<(), OpenError> {
+    let member = members.member().await?;
+    check_version(&member).await?;
+    let key = Layout::new(&options.prefix).store();
+    // No key has this revision, so etcd only checks whether the user may write.
+    let request = batch::put_if(key, i64::MAX, Bytes::new());
+    let answer = member.transact(request).await.map_err(CallError::into_open_error)?;
+    refuse_existing(options, batch::found(answer))
+}
+
+fn refuse_existing(options: &Options, found: Option<KeyValue>) -> Result<(), OpenError> {
+    let Some(stored) = found else { return Ok(()) };
+    let found = StoreValue::decode(&stored)?;
+    Err(OpenError::Exists {
+        prefix: options.prefix.clone(),
+        cluster: found.cluster(),
+        name: found.cluster_name,
+    })
 }
 
 /// Checks whose store it is, and counts an opening.

@@ -104,6 +104,15 @@ impl EtcdStore {
         identity::probe(&options, &mut Members::new(options.clone())).await
     }
 
+    /// Checks that a store can be created: etcd answers, the user may write, and there is none. Nothing is written.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it cannot be created, and what to do.
+    pub async fn check_missing(options: Options) -> Result<(), OpenError> {
+        let options = Arc::new(options);
+        identity::check_missing(&options, &mut Members::new(options.clone())).await
+    }
+
     async fn open_at(options: Arc<Options>, mut members: Members) -> Result<Self, OpenError> {
         let identity::Opened { identity, openings, etcd, revision } =
             identity::open(&options, &mut members).await?;

@@ -14,8 +14,13 @@ pub mod postgres;
 pub mod proxy;
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The ports of servers.
+const PORTS: Range<u16> = 10_000..30_000;
 
 /// Finds a program, or installs Debian's packages with it if this process may do so. Otherwise it fails with the line to
 /// type.
@@ -36,9 +41,15 @@ pub fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Opti
     })
 }
 
-/// A port on which nothing listens.
+/// A port on which nothing listens, and which no connection gets by chance: it is below the range from which the system
+/// takes those of connections. Each call returns another one.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
+    // Programs that run at the same time begin at different ports.
+    let next = NEXT.get_or_init(|| AtomicU16::new((std::process::id() % 1_000) as u16 * 20));
+    (0..PORTS.len())
+        .map(|_| PORTS.start + next.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port")
 }

@@ -71,25 +71,16 @@ pub(crate) async fn probe(store: RowsStore) -> Result<StoreIdentity, NodeError> 
     })
 }
 
-/// Checks that the store can be created: etcd or Kubernetes answers, and has no store there yet.
+/// Checks that the store can be created: etcd or Kubernetes answers, would create it, and has none there yet.
 ///
 /// # Errors
 /// [`NodeError::OpenEtcd`], [`NodeError::OpenKubernetes`].
 pub(crate) async fn check_missing(store: &RowsStore) -> Result<(), NodeError> {
-    use ostraca_store_etcd::OpenError;
-    let options = match store {
-        RowsStore::Etcd(options) => options,
-        RowsStore::Kubernetes(options) => {
-            return Ok(KubernetesStore::check_missing(options.clone()).await?);
-        }
-    };
-    match EtcdStore::probe(options.clone()).await {
-        Err(OpenError::Missing { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-        Ok(StoreIdentity { cluster, cluster_name: name, .. }) => {
-            Err(OpenError::Exists { prefix: options.prefix.clone(), cluster, name }.into())
-        }
+    match store.clone() {
+        RowsStore::Etcd(options) => EtcdStore::check_missing(options).await?,
+        RowsStore::Kubernetes(options) => KubernetesStore::check_missing(options).await?,
     }
+    Ok(())
 }
 
 /// Creates the store of a new cluster, and opens it.

@@ -69,7 +69,8 @@ impl Files {
     }
 }
 
-/// Lets etcd ask for logins: the user `o` may use the store, `nobody` may not. Each has the password `secret`.
+/// Lets etcd ask for logins: the user `o` may use the store, `reader` may read it, and `nobody` may not. Each has the
+/// password `secret`.
 pub(crate) fn add_users(etcd: &Cluster) {
     for command in [
         &["user", "add", "root", "--new-user-password", "rootpass"][..],
@@ -78,6 +79,10 @@ pub(crate) fn add_users(etcd: &Cluster) {
         &["role", "add", "o"],
         &["role", "grant-permission", "o", "--prefix=true", "readwrite", "ostraca/"],
         &["user", "grant-role", "o", "o"],
+        &["user", "add", "reader", "--new-user-password", "secret"],
+        &["role", "add", "reader"],
+        &["role", "grant-permission", "reader", "--prefix=true", "read", "ostraca/"],
+        &["user", "grant-role", "reader", "reader"],
         &["user", "add", "nobody", "--new-user-password", "secret"],
         &["auth", "enable"],
     ] {
@@ -111,6 +116,18 @@ async fn a_login_is_checked_and_its_rights_too() {
     ] {
         let error = refused(options).await;
         assert!(error.to_string().contains(expected), "{expected}: {error}");
+    }
+    // Whether a store can be created is known before it is.
+    let checked = async |prefix: &str, user: &str| {
+        EtcdStore::check_missing(Options { prefix: prefix.into(), ..login(user, "secret") }).await
+    };
+    let found = checked("ostraca/", "o").await.expect_err("it exists");
+    assert!(matches!(found, OpenError::Exists { .. }), "{found}");
+    checked("ostraca/2/", "o").await.expect("a free prefix");
+    for _ in 0..2 {
+        let refused = checked("ostraca/2/", "reader").await.expect_err("it may only read");
+        assert!(matches!(refused, OpenError::Permission { .. }), "{refused}");
+        checked("ostraca/2/", "o").await.expect("nothing was created");
     }
     let nowhere = Options { password_file: Some("/nowhere".into()), ..login("o", "") };
     let error = refused(nowhere).await;
