@@ -1,7 +1,7 @@
 //! The command-line program `ostraca`, a thin layer over the libraries.
 //!
 //! Standard output gets only results, standard error everything else. So `ostraca send … | jq` works, and
-//! `--output json` prints errors as JSON too. Each command returns a [`Failure`] with the exit code that
+//! `--output json` prints errors as JSON too. Each command returns a `Failure` with the exit code that
 //! `--help` documents.
 
 mod args;

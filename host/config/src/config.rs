@@ -16,6 +16,7 @@ use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
+pub use kubernetes::PodHealthSettings;
 pub use node_sections::{ControlInboxLimits, Role};
 pub use rows_store::RowsStore;
 
@@ -256,6 +257,15 @@ impl Config {
         self.file.rows_store(&self.data)
     }
 
+    /// How nodes find out that a process has ended (S7); `None` if they do not.
+    #[must_use]
+    pub fn pod_health(&self) -> Option<PodHealthSettings> {
+        match self.rows_store()? {
+            RowsStore::Kubernetes(options) => self.file.kubernetes.health(options),
+            RowsStore::Etcd(_) => None,
+        }
+    }
+
     /// Whether the cluster's rows are in etcd, Kubernetes or PostgreSQL, rather than in the node with the role `store`.
     #[must_use]
     pub fn has_rows_outside(&self) -> bool {
@@ -273,6 +283,7 @@ impl Config {
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
             renew_interval: numbers::millis(self.renew_interval),
+            health_check_interval: self.pod_health().map(|health| numbers::millis(health.interval)),
             ..self.file.node_settings()
         }
     }

@@ -70,6 +70,7 @@ impl ControlLoop {
                     self.deps.gateway.on_member_lost(&member);
                 }
             }
+            Action::CheckProcess { member } => self.check_process(member),
             Action::Notify(notice) => self.record_event(notice),
             Action::Fenced => {
                 tracing::warn!("this incarnation has been fenced; registering a new one");

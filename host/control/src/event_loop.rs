@@ -12,6 +12,7 @@ use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
 use ostraca_catalog::types::FailedMigration;
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Action, Event, Notice};
+use ostraca_core::rows::Member;
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
 use tokio::sync::mpsc;
@@ -30,6 +31,9 @@ pub(super) struct ControlLoop {
     pub(super) own: mpsc::UnboundedSender<Input>,
     /// Store calls in progress.
     pub(super) tasks: FuturesUnordered<BoxFuture<'static, Event>>,
+    /// Health checks in progress, and of whom.
+    pub(super) checks: FuturesUnordered<BoxFuture<'static, (Member, Event)>>,
+    pub(super) checking: BTreeSet<Member>,
     pub(super) control_links: ControlLinks,
     /// Generation of the current watch; events of older ones are ignored.
     pub(super) watch: u64,
@@ -65,6 +69,8 @@ pub(super) async fn run(
         deps: parts,
         own,
         tasks: FuturesUnordered::new(),
+        checks: FuturesUnordered::new(),
+        checking: BTreeSet::new(),
         control_links,
         watch: 0,
         watcher: None,
@@ -87,6 +93,10 @@ pub(super) async fn run(
             },
             Some((from, message)) = inbox.next() => running.handle_event(Event::Received { from, message }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.handle_event(event),
+            Some((member, event)) = running.checks.next(), if !running.checks.is_empty() => {
+                running.checking.remove(&member);
+                running.handle_event(event);
+            }
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.handle_event(Event::Tick),
             _ = beat.tick() => {
                 running.probe_entity_store();

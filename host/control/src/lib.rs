@@ -16,6 +16,7 @@ mod actions;
 pub mod cache;
 mod error;
 mod event_loop;
+mod health;
 mod inbox;
 mod links;
 mod message;
@@ -42,6 +43,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use cache::RouteCache;
 pub use error::Error;
+pub use health::HealthCheck;
 pub use inbox::ControlInboxSender;
 use view::{ClusterView, EventLog};
 
@@ -94,6 +96,8 @@ pub struct ControlDeps {
     pub dialer: ostraca_wire::peer::PeerDialer,
     /// Publishes the node's current incarnation to the network code.
     pub registered: Box<dyn Fn(&Member) + Send>,
+    /// Checks the processes of nodes that do not renew their leases; `None`: nobody can.
+    pub health_check: Option<HealthCheck>,
     /// An error sent here ends the node.
     pub failures: mpsc::UnboundedSender<Error>,
     /// Interval of lease renewals, and of probes of the entity store.

@@ -113,12 +113,13 @@ pub struct NodeRow {
 
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
-    const FIELDS: &'static [u32] = &[Self::LEAVING, Self::REGISTERED];
+    const FIELDS: &'static [u32] = &[Self::LEAVING, Self::REGISTERED, Self::PROCESS];
 }
 
 impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
+    const PROCESS: u32 = 10;
 
     /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
@@ -155,6 +156,32 @@ impl NodeRow {
         let _ = self.extensions.set(Self::REGISTERED, &unix_ms);
         self
     }
+
+    /// How a health check finds the process of this incarnation.
+    #[must_use]
+    pub fn process(&self) -> Option<PodProcess> {
+        self.extensions.get(Self::PROCESS).ok().flatten()
+    }
+
+    /// Returns the row with this process. A row without space for it is returned unchanged.
+    #[must_use]
+    pub fn with_process(mut self, process: &PodProcess) -> Self {
+        // Without it, the lease alone decides.
+        let _ = self.extensions.set(Self::PROCESS, process);
+        self
+    }
+}
+
+/// How a health check finds the process of a node (S7): a container of a pod in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PodProcess {
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's uid: another pod may get the same name.
+    pub uid: String,
+    /// What the process has written into the termination log of its container: another process may run in the same
+    /// pod later.
+    pub mark: String,
 }
 
 /// `manager`: which node is the manager, and in which term. Leadership has no lease other than the holder's own.

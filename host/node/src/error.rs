@@ -383,6 +383,8 @@ fn kubernetes_code(error: &ostraca_store_kubernetes::OpenError) -> Code {
         OpenError::Url { .. }
         | OpenError::Name { .. }
         | OpenError::NotInCluster
+        | OpenError::Pod { .. }
+        | OpenError::TerminationLog { .. }
         | OpenError::Namespace { .. }
         | OpenError::Certificate { .. } => codes::INVALID_CONFIG,
         OpenError::File { .. } => codes::FILE_ERROR,

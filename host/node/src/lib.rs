@@ -81,6 +81,7 @@ mod blocking;
 mod copy;
 mod deferred;
 pub mod error;
+mod health;
 pub mod init;
 pub mod node;
 mod peers;

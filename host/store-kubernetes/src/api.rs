@@ -89,17 +89,15 @@ pub(crate) struct PodStatus {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct ContainerStatus {
-    pub(crate) name: String,
     pub(crate) state: ContainerState,
+    pub(crate) last_state: ContainerState,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ContainerState {
-    pub(crate) running: Option<serde_json::Value>,
-    pub(crate) waiting: Option<serde_json::Value>,
     pub(crate) terminated: Option<Terminated>,
 }
 
@@ -108,6 +106,7 @@ pub(crate) struct ContainerState {
 pub(crate) struct Terminated {
     pub(crate) exit_code: i32,
     pub(crate) reason: String,
+    pub(crate) message: String,
     pub(crate) finished_at: Option<String>,
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
@@ -217,6 +216,11 @@ impl Api {
                 Err(self.failed(wanted, &answer))
             }
         }
+    }
+
+    /// The namespace of the objects.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.options.namespace
     }
 
     /// Reads a pod; `None` if it does not exist.

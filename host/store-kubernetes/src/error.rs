@@ -77,6 +77,26 @@ pub enum OpenError {
         /// The namespace.
         namespace: String,
     },
+    /// The pod of this process does not exist.
+    #[error(
+        "there is no pod {pod} in the namespace {namespace}: name the pod of this node in `kubernetes.pod`"
+    )]
+    Pod {
+        /// The namespace.
+        namespace: String,
+        /// The pod.
+        pod: String,
+    },
+    /// The termination log cannot be written.
+    #[error(
+        "cannot write the termination log {path}: {why}; `kubernetes.termination-log` must be the `terminationMessagePath` of the container"
+    )]
+    TerminationLog {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The API server refused a request.
     #[error("the Kubernetes API server refused a request: {0}")]
     Refused(String),

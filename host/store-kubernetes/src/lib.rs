@@ -46,7 +46,7 @@ use crate::worker::{Uids, Worker, remove_tombstones};
 
 pub use error::OpenError;
 pub use options::Options;
-pub use pods::{PodHealth, PodProcess, ProcessState};
+pub use pods::{PodHealth, ProcessState};
 
 /// A store in a Kubernetes namespace, opened by this process. Dropping it lets the queued calls complete.
 pub struct KubernetesStore {

@@ -1,30 +1,26 @@
 //! Whether the process of a node is known to have ended (S7, R9).
 //!
-//! Only one thing proves it: the kubelet reports, for the pod with this uid, that the process's container has
-//! terminated. A pod that is not ready, unknown or failed proves nothing, since controllers set that when a machine is
-//! cut off and its containers still run. Nor does a deleted pod: a forced deletion removes the object, not the
-//! container.
+//! Only one thing proves it: the kubelet reports, for the pod with this uid, a terminated container that has left this
+//! process's mark. A process writes its mark, a random text, into the file from which the kubelet reads the
+//! termination message of the process's container. So a report on an earlier run of the same container proves nothing
+//! about the next one, although both are in the same pod. A pod that is not ready, unknown or failed proves nothing,
+//! since controllers set that when a machine is cut off and its containers still run. Nor does a deleted pod: a forced
+//! deletion removes the object, not the container.
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::api::{Api, Pod};
+use ostraca_core::rows::PodProcess;
+
+use crate::api::{Api, Pod, Terminated};
 use crate::error::OpenError;
 use crate::options::Options;
 
-/// The reasons of containers that the kubelet did not find: it does not say that they ended.
-const NOT_FOUND: &[&str] = &["ContainerStatusUnknown"];
-
-/// A container in a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodProcess {
-    /// The pod's name.
-    pub pod: String,
-    /// The pod's uid: another pod may get the same name.
-    pub uid: String,
-    /// The name of the container in which the process runs. Other containers of the pod end on their own.
-    pub container: String,
-}
+/// The reasons with which a container's end was seen. Others, such as `ContainerStatusUnknown`, say that it was not found.
+const SEEN: &[&str] = &["Completed", "Error", "OOMKilled"];
 
 /// What Kubernetes knows of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +58,26 @@ impl PodHealth {
         Ok(Self { api: Api::new(Arc::new(options.resolved()?))? })
     }
 
+    /// Leaves this process's mark in the termination log of its container, and returns how others find the process.
+    ///
+    /// # Errors
+    /// [`OpenError::Pod`] if there is no such pod; [`OpenError::TerminationLog`]; those of a request.
+    pub async fn mark_this_process(&self, pod: &str, log: &Path) -> Result<PodProcess, OpenError> {
+        let found = self.api.pod(pod).await.map_err(|error| error.into_open_error())?;
+        let uid = found.map(|found| found.metadata.uid).filter(|uid| !uid.is_empty());
+        let uid = uid.ok_or_else(|| OpenError::Pod {
+            namespace: self.api.namespace().into(),
+            pod: pod.into(),
+        })?;
+        let mark = format!("ostraca process {:032x}", rand::random::<u128>());
+        // The kubelet has created the file; another one at its place would never be read.
+        let written = OpenOptions::new().write(true).truncate(true).open(log);
+        written.and_then(|mut log| log.write_all(mark.as_bytes())).map_err(|error| {
+            OpenError::TerminationLog { path: log.display().to_string(), why: error.to_string() }
+        })?;
+        Ok(PodProcess { pod: pod.into(), uid, mark })
+    }
+
     /// Asks about a process. Every failure proves nothing.
     pub async fn check(&self, process: &PodProcess) -> ProcessState {
         match self.api.pod(&process.pod).await {
@@ -80,24 +96,21 @@ fn judge(pod: &Pod, process: &PodProcess) -> ProcessState {
     if pod.metadata.uid.is_empty() || pod.metadata.uid != process.uid {
         return unproven("another pod has the name");
     }
-    let mut statuses =
-        pod.status.container_statuses.iter().filter(|it| it.name == process.container);
-    let (Some(status), None) = (statuses.next(), statuses.next()) else {
-        return unproven("the kubelet has not reported the container");
-    };
-    let state = &status.state;
-    match &state.terminated {
-        None => unproven("the container has not terminated"),
-        Some(_) if state.running.is_some() || state.waiting.is_some() => {
-            unproven("the container has several states")
+    let statuses = pod.status.container_statuses.iter();
+    // A container that was started again has the end of its last run in its last state.
+    let mut ends = statuses
+        .flat_map(|it| [&it.state.terminated, &it.last_state.terminated])
+        .flatten()
+        .filter(|end| !process.mark.is_empty() && end.message.trim_end() == process.mark);
+    match ends.next() {
+        None => unproven("no container has terminated and left the mark of the process"),
+        Some(Terminated { reason, .. }) if !SEEN.contains(&reason.as_str()) => {
+            unproven("nobody has seen the container end")
         }
-        Some(ended) if NOT_FOUND.contains(&ended.reason.as_str()) => {
-            unproven("the kubelet did not find the container")
-        }
-        Some(ended) if ended.finished_at.is_none() || ended.container_id.is_empty() => {
+        Some(end) if end.finished_at.is_none() || end.container_id.is_empty() => {
             unproven("the kubelet has not seen the container end")
         }
-        Some(ended) => ProcessState::Ended { exit_code: ended.exit_code },
+        Some(end) => ProcessState::Ended { exit_code: end.exit_code },
     }
 }
 
@@ -110,9 +123,15 @@ mod tests {
     fn state(status: Value) -> ProcessState {
         let pod = json!({ "metadata": { "name": "n1", "uid": "u1" }, "status": status });
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
-        let process = PodProcess { pod: "n1".into(), uid: "u1".into(), container: "node".into() };
-        let other = PodProcess { uid: "u2".into(), ..process.clone() };
-        assert!(matches!(judge(&pod, &other), ProcessState::Unproven { .. }), "another uid");
+        let process = PodProcess { pod: "n1".into(), uid: "u1".into(), mark: "m1".into() };
+        for other in [
+            PodProcess { uid: "u2".into(), ..process.clone() },
+            PodProcess { mark: "m2".into(), ..process.clone() },
+            PodProcess { mark: String::new(), ..process.clone() },
+        ] {
+            let found = judge(&pod, &other);
+            assert!(matches!(found, ProcessState::Unproven { .. }), "{other:?}: {found:?}");
+        }
         judge(&pod, &process)
     }
 
@@ -122,16 +141,19 @@ mod tests {
 
     fn ended() -> Value {
         json!({ "terminated": {
-            "exitCode": 137, "reason": "OOMKilled", "containerID": "containerd://1",
+            "exitCode": 137, "reason": "OOMKilled", "containerID": "containerd://1", "message": "m1",
             "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:01:00Z"
         } })
     }
 
     #[test]
-    fn s7_a_terminated_container_proves_the_end() {
+    fn s7_a_terminated_container_with_the_mark_proves_the_end() {
         let sidecar = container("proxy", json!({ "running": {} }));
         let found = state(json!({ "containerStatuses": [sidecar, container("node", ended())] }));
         assert_eq!(found, ProcessState::Ended { exit_code: 137 });
+        let restarted = json!({ "name": "node", "lastState": ended(), "state": { "running": {} } });
+        let found = state(json!({ "containerStatuses": [restarted] }));
+        assert_eq!(found, ProcessState::Ended { exit_code: 137 }, "and runs again");
     }
 
     #[test]
@@ -141,11 +163,12 @@ mod tests {
             state["terminated"].as_object_mut().expect("fields").remove(field);
             state
         };
-        let mut not_found = ended();
-        not_found["terminated"]["reason"] = "ContainerStatusUnknown".into();
-        let mut contradictory = ended();
-        contradictory["running"] = json!({});
-        let restarted = json!({ "name": "node", "lastState": ended(), "state": { "running": {} } });
+        let with = |field: &str, value: &str| {
+            let mut state = ended();
+            state["terminated"][field] = value.into();
+            state
+        };
+        let last = |state: Value| json!({ "name": "node", "lastState": state, "state": { "running": {} } });
         let one = |state: Value| json!({ "containerStatuses": [container("node", state)] });
         let conditions =
             json!([{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }]);
@@ -156,12 +179,14 @@ mod tests {
             (one(json!({})), "no state"),
             (one(json!({ "running": {} })), "running, not ready"),
             (one(json!({ "waiting": { "reason": "CrashLoopBackOff" } })), "waiting"),
-            (one(not_found), "not found by the kubelet"),
+            (one(with("reason", "ContainerStatusUnknown")), "not found by the kubelet"),
+            (one(with("reason", "Unknown")), "not found by the container runtime"),
+            (one(without("reason")), "no reason"),
             (one(without("finishedAt")), "no time of its end"),
             (one(without("containerID")), "no container"),
-            (one(contradictory), "two states"),
-            (json!({ "containerStatuses": [restarted] }), "restarted: an earlier run ended"),
-            (json!({ "containerStatuses": [container("proxy", ended())] }), "another container"),
+            (one(without("message")), "without a mark: it may be an earlier run"),
+            (one(with("message", "m1 and more")), "another mark"),
+            (json!({ "containerStatuses": [last(without("message"))] }), "an earlier run"),
             (json!({ "initContainerStatuses": [container("node", ended())] }), "an init container"),
         ] {
             let found = state(status);

@@ -188,6 +188,7 @@ fn apply_action(
         | Action::UpdateRoute { .. }
         | Action::BufferShard { .. }
         | Action::UpdatePeer { .. }
+        | Action::CheckProcess { .. }
         | Action::Notify(_)
         | Action::Fenced
         | Action::Left => {}

@@ -9,6 +9,7 @@
 
 mod faults;
 mod observe;
+mod pods;
 mod stores;
 mod view;
 
@@ -69,6 +70,8 @@ pub struct Options {
     pub seed: u64,
     /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
+    /// Whether each node is in a pod, about which the managers ask.
+    pub pods: bool,
     /// Where the stores are; the cluster starts the servers that they need.
     pub stores: Stores,
 }
@@ -86,6 +89,7 @@ impl Options {
             proxied: true,
             seed: 0,
             slow_syncs: None,
+            pods: false,
             stores: Stores::Node,
         }
     }
@@ -240,6 +244,9 @@ impl Cluster {
         let shards = options.shards;
         let mut cluster = Self { members, servers, network, profile, shards, _turn: turn };
         for place in 0..options.at_once {
+            if options.pods {
+                cluster.put_into_pod(place)?;
+            }
             cluster.start_node(place)?;
         }
         Ok(cluster)

@@ -25,6 +25,7 @@ mod forgetting;
 mod gateway;
 mod guard;
 mod guard_shards;
+mod health;
 mod inject;
 mod kinds;
 mod leases;
@@ -127,6 +128,10 @@ pub struct Options {
     pub anew_after_silence: bool,
     /// An operator moves shards to other databases in every run (R26).
     pub moves_data: bool,
+    /// No run has health checks: leases alone end nodes.
+    pub leases_alone: bool,
+    /// A health check takes every process that does not renew its lease for one that has ended (R9).
+    pub guesses_health: bool,
     /// The number of messages in the run.
     pub messages: u64,
     /// The run prints what happens.
@@ -155,6 +160,8 @@ impl Default for Options {
             client_cuts: false,
             anew_after_silence: false,
             moves_data: false,
+            leases_alone: false,
+            guesses_health: false,
             messages: 150,
             trace: false,
             trace_shard: None,
@@ -247,6 +254,10 @@ enum SimEvent {
         to: usize,
         member: Member,
         message: ControlMessage,
+    },
+    ProcessChecked {
+        pid: Pid,
+        member: Member,
     },
     NodeEvent {
         pid: Pid,
@@ -445,6 +456,10 @@ struct World {
     ask_check: AskCheck,
     /// Whether gateways have low limits on messages and bytes.
     small_gateways: bool,
+    /// How often nodes check the processes of others, if they do.
+    health_check: Option<u64>,
+    /// Which processes were told that an incarnation's process has ended.
+    found_ended: BTreeSet<(Pid, Member)>,
     /// When a message between entities was last refused for lack of room, or a note about asks was last lost.
     held_up: u64,
     options: Options,
@@ -617,6 +632,7 @@ impl World {
             SimEvent::ControlMessage { from, to, member, message } => {
                 self.deliver_control_message(from, to, member, message)
             }
+            SimEvent::ProcessChecked { pid, member } => self.process_checked(pid, member),
             SimEvent::NodeEvent { pid, event } => self.handle_node_event(pid, event),
             SimEvent::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
             SimEvent::Reconnect { pid, kind: way } => self.reconnect(pid, way),

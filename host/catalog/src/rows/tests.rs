@@ -1,7 +1,7 @@
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{
     Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
-    Roles,
+    PodProcess, Roles,
 };
 
 use super::*;
@@ -17,6 +17,24 @@ fn holds(key: &RowKey, row: &Row, golden: &[u8]) {
     assert_eq!(bytes.as_ref(), golden);
     let found = decode_row(&stored(&key_text(key), bytes)).expect("decodes");
     assert_eq!(found, Some((key.clone(), row.clone(), 7)));
+}
+
+fn node_row() -> NodeRow {
+    NodeRow {
+        incarnation: INCARNATION,
+        renewals: 6,
+        status: NodeStatus::Left,
+        draining: true,
+        store_available: false,
+        roles: Roles { store: false, manager: true, host: true, gateway: false },
+        version: 1,
+        registered_at: 300,
+        addresses: vec!["a:1".into()],
+        format: 3,
+        lease: 300,
+        settings_revision: 1,
+        extensions: Default::default(),
+    }
 }
 
 #[test]
@@ -41,24 +59,9 @@ fn the_cores_rows_have_golden_bytes() {
     holds(&RowKey::Assignments(0), &Row::Assignments(shards), &shards_bytes);
     let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
     holds(&RowKey::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
-    let node = NodeRow {
-        incarnation: INCARNATION,
-        renewals: 6,
-        status: NodeStatus::Left,
-        draining: true,
-        store_available: false,
-        roles: Roles { store: false, manager: true, host: true, gateway: false },
-        version: 1,
-        registered_at: 300,
-        addresses: vec!["a:1".into()],
-        format: 3,
-        lease: 300,
-        settings_revision: 1,
-        extensions: Default::default(),
-    };
     let node_bytes =
         [3, 3, 200, 1, 6, 2, 1, 0, 0, 1, 1, 0, 1, 172, 2, 1, 3, b'a', b':', b'1', 3, 172, 2, 1, 0];
-    holds(&RowKey::Node("n1".into()), &Row::Node(node), &node_bytes);
+    holds(&RowKey::Node("n1".into()), &Row::Node(node_row()), &node_bytes);
 }
 
 #[test]
@@ -155,6 +158,17 @@ fn extension_fields_have_golden_bytes() {
         MethodEntry::new("get", MessageKind::Query, "").expect("a method").extensions,
         Default::default()
     );
+}
+
+#[test]
+fn s7_the_process_of_a_node_has_golden_bytes() {
+    let process = PodProcess { pod: "p".into(), uid: "u".into(), mark: "m".into() };
+    let row = node_row().with_process(&process);
+    let block = [1, 10, 6, 1, b'p', 1, b'u', 1, b'm'];
+    assert!(codec::encode(&row).expect("encodes").ends_with(&block));
+    assert_eq!(row.process(), Some(process.clone()));
+    let dead = NodeRow { status: NodeStatus::Dead, renewals: 9, ..row };
+    assert_eq!(dead.process(), Some(process));
 }
 
 #[test]

@@ -240,6 +240,12 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["kubernetes", "connect-timeout"], file.kubernetes.connect_timeout, 10 * MS, HOUR),
         (["kubernetes", "attempt-timeout"], file.kubernetes.attempt_timeout, 10 * MS, HOUR),
         (["kubernetes", "watch-timeout"], file.kubernetes.watch_timeout, 10 * MS, HOUR),
+        (
+            ["kubernetes", "health-check-interval"],
+            file.kubernetes.health_check_interval,
+            10 * MS,
+            HOUR,
+        ),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),

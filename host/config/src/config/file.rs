@@ -544,6 +544,7 @@ impl ConfigFile {
             // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
             // Elsewhere, another process could renew the lease under this node's name.
             embedded_store: self.roles.contains(&Role::Store) && self.place_of_rows().is_none(),
+            health_check_interval: None,
             mutations: Vec::new(),
         }
     }

@@ -28,6 +28,24 @@ pub(super) struct KubernetesSection {
     pub(super) watch_timeout: Duration,
     pub(super) connections: u32,
     pub(super) page_rows: u32,
+    pub(super) health_check: bool,
+    #[serde(with = "units::duration")]
+    pub(super) health_check_interval: Duration,
+    pub(super) pod: Option<String>,
+    pub(super) termination_log: PathBuf,
+}
+
+/// How the nodes of a cluster in Kubernetes find out that a process has ended (S7).
+#[derive(Clone, Debug)]
+pub struct PodHealthSettings {
+    /// The API server, and the namespace of the pods.
+    pub options: Options,
+    /// The name of this process's pod.
+    pub pod: String,
+    /// The file from which the kubelet reads the termination message of this process's container.
+    pub termination_log: PathBuf,
+    /// Interval at which a silent process is checked.
+    pub interval: Duration,
 }
 
 impl Default for KubernetesSection {
@@ -46,6 +64,10 @@ impl Default for KubernetesSection {
             watch_timeout: options.watch_timeout,
             connections: saturating_u32(options.connections),
             page_rows: saturating_u32(options.page_rows),
+            health_check: false,
+            health_check_interval: Duration::from_millis(500),
+            pod: None,
+            termination_log: "/dev/termination-log".into(),
         }
     }
 }
@@ -70,6 +92,16 @@ impl KubernetesSection {
         })
     }
 
+    /// The settings of the health check; `None` if there is none. `options` are those of the store.
+    pub(super) fn health(&self, options: Options) -> Option<PodHealthSettings> {
+        self.health_check.then(|| PodHealthSettings {
+            pod: self.pod.clone().unwrap_or_else(|| options.holder.clone()),
+            termination_log: self.termination_log.clone(),
+            interval: self.health_check_interval,
+            options,
+        })
+    }
+
     /// Checks the API server's address, and the names.
     pub(super) fn check(&self, input: &SourceText<'_>) -> Result<(), ConfigError> {
         let error = |key: &str, why: String, help: Option<&str>| {
@@ -82,6 +114,8 @@ impl KubernetesSection {
                 ("certificate-file", self.certificate_file.is_some()),
                 ("key-file", self.key_file.is_some()),
                 ("namespace", !self.namespace.is_empty()),
+                ("health-check", self.health_check),
+                ("pod", self.pod.is_some()),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {
                 None => Ok(()),
@@ -110,6 +144,11 @@ impl KubernetesSection {
             if let Err(why) = checked {
                 return error(key, format!("`{key}` cannot be {name:?}: {why}"), None);
             }
+        }
+        let pod = self.pod.clone().unwrap_or_else(|| Options::new("", "").holder);
+        if self.health_check && pod.is_empty() {
+            let why = "`health-check` needs the name of this node's pod, and HOSTNAME is not set";
+            return error("health-check", why.into(), Some("add `pod`"));
         }
         if self.certificate_file.is_some() != self.key_file.is_some() {
             let key = if self.key_file.is_some() { "key-file" } else { "certificate-file" };

@@ -110,6 +110,12 @@ pub enum Action {
         /// Its addresses.
         addresses: Vec<String>,
     },
+    /// Find out whether the process of this incarnation has ended (S7). If it is known that it has,
+    /// [`Event::ProcessEnded`](super::Event::ProcessEnded) follows; otherwise nothing does.
+    CheckProcess {
+        /// The incarnation.
+        member: Member,
+    },
     /// An event that operators may want to see (`ostraca events`).
     Notify(Notice),
     /// This incarnation has ended although its process still runs: all its shards were dropped. The node registers

@@ -107,6 +107,12 @@ pub enum Event {
         /// The peer.
         node: NodeId,
     },
+    /// The process of this incarnation is *known* to have ended (R9). Otherwise this event breaks promises: a process
+    /// that does not respond, or cannot be reached, may still run.
+    ProcessEnded {
+        /// The incarnation.
+        member: Member,
+    },
     /// Leave the cluster gracefully: drain, then write the row as left (S10, K35).
     Leave,
     /// The time allowed for draining has passed: stop the remaining shards, and write the row as left.

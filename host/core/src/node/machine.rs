@@ -28,7 +28,7 @@ use super::settings::{Mutation, Settings};
 use crate::assign::AllocationStrategy;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
-use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, Roles};
+use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, PodProcess, Roles};
 use context::Context;
 use holdings::Holdings;
 use manager::Manager;
@@ -123,6 +123,11 @@ impl Machine {
     /// it.
     pub fn set_unix_ms(&mut self, unix_ms: u64) {
         self.context.unix_ms = Some(unix_ms);
+    }
+
+    /// Sets how a health check finds this process; the node's row will contain it. Before the first event.
+    pub fn set_process(&mut self, process: PodProcess) {
+        self.context.process = Some(process);
     }
 
     /// The node's current incarnation, if it is registered.
@@ -236,6 +241,7 @@ impl Machine {
         if membership.is_suspended() || !context.identity.roles.manager || !observed.is_watching() {
             return;
         }
+        observed.check_processes(context);
         if !manager.follow_manager_row(context, observed, &me) {
             observed.set_unresponsive(BTreeSet::new());
             manager.forget_decisions();

@@ -44,6 +44,9 @@ pub struct Settings {
     pub manager_silence_timeout: u64,
     /// Delay between successive candidates for the leadership, in order of age (K21). Default 150.
     pub campaign_stagger: u64,
+    /// Interval at which the process of a node that does not renew its lease is checked (S7). Default `None`: there is
+    /// no health check.
+    pub health_check_interval: Option<u64>,
     /// Whether the store's directory lock proves that no earlier incarnation of this node runs (R7): only if the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
@@ -90,6 +93,7 @@ impl Default for Settings {
             report_delay: 20,
             manager_silence_timeout: 6_000,
             campaign_stagger: 150,
+            health_check_interval: None,
             embedded_store: false,
             mutations: Vec::new(),
         }

@@ -12,6 +12,7 @@ mod drains;
 mod escalations;
 mod formats;
 mod hand_offs;
+mod health;
 mod leadership;
 mod leases;
 mod manager_silence;

@@ -22,6 +22,7 @@ use super::network::Network;
 use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
 use crate::error::NodeError;
+use crate::health;
 use crate::service::ClientBackend;
 use crate::stores::LocalStore;
 
@@ -86,6 +87,10 @@ impl Node {
         vital.spawn(gateway.clone().run());
 
         let mut machine = basis.machine(&network.addresses, &stores);
+        let health = health::start(&basis.config).await?;
+        if let Some(process) = health.as_ref().and_then(|health| health.process.clone()) {
+            machine.set_process(process);
+        }
         if !remembered.rows.is_empty() {
             loader.load_cached(&remembered.types);
             machine.handle(basis.clock.now(), Event::CachedRows(remembered.rows));
@@ -110,6 +115,7 @@ impl Node {
             view: shown,
             dialer: network.dialer.clone(),
             registered: network.on_registered(),
+            health_check: health.map(|health| health.check),
             failures,
             renew_interval: basis.config.renew_interval,
             config: basis.config.clone(),

@@ -1,7 +1,7 @@
 //! What the objects show to people, and what pods prove.
 
 use ostraca_store::{ClusterStore, StoredRow};
-use ostraca_store_kubernetes::{KubernetesStore, Options, PodHealth, PodProcess, ProcessState};
+use ostraca_store_kubernetes::{KubernetesStore, OpenError, Options, PodHealth, ProcessState};
 use ostraca_test_servers::kubernetes::{ApiServer, Rates};
 use serde_json::json;
 
@@ -84,7 +84,10 @@ async fn many_large_rows_are_listed_in_pages() {
 async fn s7_only_a_terminated_container_proves_the_end() {
     let mut server = ApiServer::start();
     let health = PodHealth::new(options(&server)).expect("options");
-    let process = PodProcess { pod: "n1".into(), uid: "u1".into(), container: "ostraca".into() };
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("termination-log");
+    let mark = async || health.mark_this_process("n1", &log).await;
+    assert!(matches!(mark().await, Err(OpenError::Pod { .. })), "no pod");
     let put = |uid: &str, state: serde_json::Value| {
         let statuses = json!([{ "name": "ostraca", "state": state }]);
         let pod = json!({
@@ -93,19 +96,34 @@ async fn s7_only_a_terminated_container_proves_the_end() {
         });
         server.objects(|it| it.put("pods", "default", pod));
     };
-    let ended = json!({ "terminated": {
-        "exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z", "containerID": "containerd://1",
-    } });
-    let proves = async || health.check(&process).await == ProcessState::Ended { exit_code: 1 };
-    assert!(!proves().await, "no pod");
     put("u1", json!({ "running": {} }));
+    let missing = mark().await.expect_err("no log").to_string();
+    assert!(missing.contains("termination-log"), "{missing}");
+    assert!(!log.exists(), "the kubelet would never read it");
+
+    // The container of an earlier run left its mark, too.
+    std::fs::write(&log, "an earlier message, longer than any mark that a process leaves in it")
+        .expect("a log");
+    let earlier = mark().await.expect("marked");
+    let process = mark().await.expect("marked");
+    assert_eq!(std::fs::read_to_string(&log).expect("a log"), process.mark);
+    let ended = |mark: &str| {
+        json!({ "terminated": {
+            "exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z", "containerID": "containerd://1",
+            "message": mark,
+        } })
+    };
+    let proves = async || health.check(&process).await == ProcessState::Ended { exit_code: 1 };
     assert!(!proves().await, "it runs");
-    put("u2", ended.clone());
+    put("u2", ended(&process.mark));
     assert!(!proves().await, "another pod of that name");
-    put("u1", ended);
+    put("u1", ended(&earlier.mark));
+    assert!(!proves().await, "an earlier run");
+    put("u1", ended(&process.mark));
     assert!(proves().await, "it has ended");
     server.restrict(&[]);
     assert!(!proves().await, "no permission");
+    assert!(matches!(mark().await, Err(OpenError::Permission { .. })), "no permission");
     server.inject(Some(Rates { unavailable: 1000, ..Rates::default() }), 0);
     assert!(!proves().await, "an error");
     server.inject(None, 0);

@@ -18,12 +18,15 @@ fn checked(path: &str) -> Table {
     unreachable!("`show` is the last one")
 }
 
-/// The configurations of all nodes of a cluster, which must differ in name and address only.
+/// The configurations of all nodes of a cluster, which must differ in their own name, pod and address only.
 pub(crate) fn of_nodes(paths: &[String]) -> Vec<Table> {
     let all: Vec<_> = paths.iter().map(|path| checked(path)).collect();
     assert_eq!(all.len(), 3);
     let common = |config: &Table| {
         let mut config = config.clone();
+        // A node's pod has its name.
+        let pod = config["kubernetes"].as_table_mut().and_then(|section| section.remove("pod"));
+        assert!(pod.is_none_or(|pod| pod == config["node"]));
         for own in ["node", "advertise"] {
             config.remove(own).expect("set");
         }

@@ -234,13 +234,14 @@ fn the_base_gives_the_account_no_rights() {
 }
 
 #[test]
-fn e4_the_overlay_lets_the_account_use_leases_only() {
+fn e4_the_overlay_lets_the_account_use_leases_and_see_pods() {
     let objects = || documents(&render(LEASES));
     let verbs = ["list", "watch", "create", "update", "delete"];
     let rule =
         json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs });
+    let pods = json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] });
     let (role, binding) = (only_of(objects(), "Role"), only_of(objects(), "RoleBinding"));
-    assert_eq!(role["rules"], json!([rule]));
+    assert_eq!(role["rules"], json!([rule, pods]));
     assert_eq!(
         (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]),
         (&json!("Role"), &role["metadata"]["name"])

@@ -7,9 +7,9 @@ use ostraca_core::format;
 
 fn main() -> ExitCode {
     match std::env::var("OSTRACA_FORMAT").map(|format| format.parse()) {
-        Ok(Ok(newest)) => format::know(newest),
+        Ok(Ok(newest)) if newest > format::newest() => format::know(newest),
         other => {
-            eprintln!("OSTRACA_FORMAT must be a format: {other:?}");
+            eprintln!("OSTRACA_FORMAT must be a format after {}: {other:?}", format::newest());
             return ExitCode::FAILURE;
         }
     }

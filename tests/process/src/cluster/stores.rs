@@ -81,7 +81,7 @@ pub(super) struct StoreServers {
     pub(super) stores: Stores,
     pub(super) database: Option<postgres::Server>,
     pub(super) etcd: Option<etcd::Cluster>,
-    kubernetes: Option<ApiServer>,
+    pub(super) kubernetes: Option<ApiServer>,
     pub(super) patroni: Option<Patroni>,
     /// The name of the database.
     name: String,

@@ -63,6 +63,7 @@ mod fail_over;
 mod hand_off;
 mod manager_away;
 mod pauses;
+mod pods;
 mod rolling_upgrade;
 mod slow_claims;
 mod stores;

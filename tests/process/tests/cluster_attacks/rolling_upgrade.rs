@@ -32,6 +32,16 @@ async fn written(scene: &AttackRun, node: usize) -> Result<u64> {
     Ok(printed(&shown)?["format"].as_u64().unwrap_or_default())
 }
 
+/// Checks in which format the rows are that nodes renew all the time, where a test can read them.
+fn check_rows(scene: &mut AttackRun, format: u8) -> Result<()> {
+    if scene.cluster.stores() == Stores::Postgres {
+        let sql = "SELECT DISTINCT get_byte(value, 0) FROM ostraca.rows WHERE key LIKE 'nodes/%'";
+        let found = scene.cluster.database().sql_on("t0", sql).map_err(anyhow::Error::msg)?;
+        ensure!(found.trim() == format.to_string(), "rows of nodes in format {found}");
+    }
+    Ok(())
+}
+
 /// Restarts a node with another program, and waits until it has shards again.
 async fn restart(scene: &mut AttackRun, node: usize, release: Release) -> Result<()> {
     scene.cluster.install(node, release);
@@ -72,6 +82,8 @@ async fn a_rolling_upgrade_loses_and_repeats_nothing(stores: Stores) {
         restart(scene, first, after).await?;
         restart(scene, second, after).await?;
 
+        check_rows(scene, before.format())?;
+
         // The last one is paused and counts as dead when the format is raised, so it must not go on with the old
         // program.
         let name = scene.cluster.name(last);
@@ -89,6 +101,7 @@ async fn a_rolling_upgrade_loses_and_repeats_nothing(stores: Stores) {
         scene.cluster.install(last, after);
         scene.cluster.start_node(last)?;
         scene.wait_balanced().await?;
+        check_rows(scene, after.format())?;
 
         // What was written in the new format is read after a hand-over and after a failure.
         let killed = scene.rng.random_range(0..3);

@@ -157,6 +157,7 @@ impl World {
                     self.route_lost(pid, &member);
                 }
             }
+            Action::CheckProcess { member } => self.check_process(pid, member),
             Action::Notify(notice) => self.record_notice(pid, notice),
             Action::Fenced => {
                 self.tally.count("transition: fenced");

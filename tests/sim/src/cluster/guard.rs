@@ -203,7 +203,11 @@ impl World {
             } else if row.status == NodeStatus::Dead && old.status == NodeStatus::Live {
                 self.tally.count("transition: node marked dead");
                 self.guard_belief(&member);
-                if ago < old.lease {
+                if self.was_found_ended(applied.by, &member) {
+                    if ago < old.lease {
+                        self.tally.count("transition: node marked dead before its lease lapsed");
+                    }
+                } else if ago < old.lease {
                     self.violations.push(ViolationKind::MarkedDeadWithLiveLease.because(format!(
                         "{member} was marked dead {ago} ms after it renewed its lease (R8)"
                     )));
@@ -284,7 +288,10 @@ impl World {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;
         let it = &self.processes[pid];
-        if self.guard.has_ended(holder) || holder.node == it.node {
+        if self.guard.has_ended(holder)
+            || self.was_found_ended(pid, holder)
+            || holder.node == it.node
+        {
             return;
         }
         let now = self.now;

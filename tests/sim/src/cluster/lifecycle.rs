@@ -78,6 +78,7 @@ impl World {
             report_delay: 5,
             manager_silence_timeout: silence,
             campaign_stagger: 30,
+            health_check_interval: self.health_check,
             embedded_store: site == 0,
             mutations: self.options.node_mutations.clone(),
         }

@@ -35,6 +35,7 @@ impl World {
         let migrates = seed % 4 == 1;
         let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
         let stores = (0..shards).map(store).collect();
+        let health_check = Self::draw_health_check(&options, seed);
         let (slow_store, clocks_stop) = (options.slow_store, options.clocks_stop);
         let mut world = Self {
             trace: options.trace,
@@ -128,6 +129,8 @@ impl World {
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),
             small_gateways: false,
+            health_check,
+            found_ended: BTreeSet::new(),
             held_up: 0,
             refused: BTreeSet::new(),
             guard: Guard::default(),

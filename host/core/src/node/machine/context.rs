@@ -8,7 +8,7 @@ use super::requests::{Requests, WritePurpose};
 use crate::ids::NodeId;
 use crate::message::Now;
 use crate::node::{Action, ControlMessage, Mutation, Notice, Settings};
-use crate::rows::{Row, RowKey};
+use crate::rows::{PodProcess, Row, RowKey};
 
 #[derive(Clone, Debug)]
 pub(super) struct Context {
@@ -18,6 +18,8 @@ pub(super) struct Context {
     pub(super) identity: NodeIdentity,
     /// The driver's wall clock, as last set: rows show it to people, and no decision depends on it.
     pub(super) unix_ms: Option<u64>,
+    /// How a health check finds this process.
+    pub(super) process: Option<PodProcess>,
     pub(super) requests: Requests,
     actions: VecDeque<Action>,
     /// Messages from this node to itself. The machine delivers them when the part that sent them returns.
@@ -34,6 +36,7 @@ impl Context {
             settings,
             identity,
             unix_ms: None,
+            process: None,
             requests: Requests::default(),
             actions: VecDeque::new(),
             local_messages: VecDeque::new(),

@@ -46,6 +46,11 @@ impl Machine {
             Event::NodeUnreachable { node } => {
                 self.send_to_manager(ControlMessage::NodeUnreachable { node });
             }
+            Event::ProcessEnded { member } => {
+                if observed.on_process_ended(member) {
+                    manager.request_decision();
+                }
+            }
             Event::Leave => membership.leave_after_drain(),
             Event::LeaveNow => membership.leave_immediately(),
         }

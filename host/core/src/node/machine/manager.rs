@@ -166,18 +166,19 @@ impl Manager {
         }
     }
 
-    /// A node could not be reached: this is believed for one lease, and only hastens a read of the node's row (S7,
-    /// S12, R9).
+    /// A node could not be reached: this is believed for one lease, and only hastens a read of the node's row and a
+    /// check of its process (S7, S12, R9).
     pub(super) fn on_unreachable(
         &mut self,
         context: &mut Context,
-        observed: &ObservedCluster,
+        observed: &mut ObservedCluster,
         node: NodeId,
     ) {
         // A node whose row shows that it has ended need not delay anything.
         let is_live = observed.all_live().any(|(live, _)| *live == node);
         if let Some(term) = self.term.as_mut().filter(|_| is_live) {
             term.unreachable.insert(node.clone(), context.mono() + context.settings.lease);
+            observed.check_process(context, &node);
             context.read(RowKey::Node(node));
         }
     }

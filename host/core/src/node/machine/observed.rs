@@ -6,10 +6,12 @@
 //! is kept alongside the rows of the hosts.
 
 mod learn;
+mod processes;
 mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::processes::Processes;
 use super::context::Context;
 use crate::ids::{Epoch, NodeId, ShardId};
 #[cfg(any(test, feature = "testing"))]
@@ -35,6 +37,7 @@ pub(super) struct ObservedCluster {
     next_missing_row_read: u64,
     /// When each node's lease was last seen to change, on this node's clock (R8).
     lease_changed_at: BTreeMap<NodeId, u64>,
+    processes: Processes,
     /// When the leadership was first seen to be vacant.
     leadership_vacant_since: Option<u64>,
     /// Incarnations whose last report says that their `EntityStore` does not respond: reported to the manager only
@@ -60,6 +63,7 @@ impl ObservedCluster {
             list_at: 0,
             next_missing_row_read: 0,
             lease_changed_at: BTreeMap::new(),
+            processes: Processes::default(),
             leadership_vacant_since: None,
             without_store: BTreeSet::new(),
             unrunnable_types: BTreeMap::new(),
@@ -188,10 +192,14 @@ impl ObservedCluster {
         self.lease_changed_at.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
     }
 
-    /// Whether a node's lease has not been seen to change for the duration in its own row plus `margin` (R8).
+    /// Whether a node's lease has not been seen to change for the duration in its own row plus `margin` (R8), or the
+    /// node's process is known to have ended (R9).
     pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
-        let row = self.nodes.get(node).map(|(row, _)| row);
-        row.is_some_and(|row| self.lease_unchanged_for(node, now, row.lease.saturating_add(margin)))
+        self.nodes.get(node).is_some_and(|(row, _)| {
+            let member = Member { node: node.clone(), incarnation: row.incarnation };
+            self.processes.has_ended(&member)
+                || self.lease_unchanged_for(node, now, row.lease.saturating_add(margin))
+        })
     }
 
     /// Every node that is live according to its row.
@@ -305,6 +313,7 @@ impl ObservedCluster {
         for (chunk, (_, at)) in &mut self.chunks {
             *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
         }
+        self.processes.canonicalize(to);
         let nodes = &self.nodes;
         for (node, at) in &mut self.lease_changed_at {
             // The age of an ended incarnation's lease is never used.

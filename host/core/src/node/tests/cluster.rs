@@ -54,6 +54,9 @@ pub(super) struct Cluster {
     pub(super) unwatched: BTreeSet<NodeId>,
     /// Links on which messages are lost: sender and receiver.
     pub(super) cut_from_manager: BTreeSet<(NodeId, NodeId)>,
+    /// Which processes were checked, and by whom; `finds_ended` lets a check find that a dead one has ended.
+    pub(super) checks: Vec<(NodeId, Member)>,
+    pub(super) finds_ended: bool,
     pub(super) settings: Settings,
     pub(super) shards: u32,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
@@ -74,6 +77,8 @@ impl Cluster {
             wrote: Vec::new(),
             unwatched: BTreeSet::new(),
             cut_from_manager: BTreeSet::new(),
+            checks: Vec::new(),
+            finds_ended: false,
             settings: Settings::default(),
             shards: SHARDS,
             strategy: || BuiltinStrategy::Average.build(),
@@ -317,6 +322,11 @@ impl Cluster {
             Action::BufferShard { shard, .. } => {
                 node.held_back.push(shard);
                 None
+            }
+            Action::CheckProcess { member } => {
+                let ended = self.finds_ended && self.nodes[&member.node].dead;
+                self.checks.push((name.clone(), member.clone()));
+                ended.then_some(Event::ProcessEnded { member })
             }
             Action::Notify(notice) => {
                 node.notices.push(notice);

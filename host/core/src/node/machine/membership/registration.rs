@@ -49,6 +49,10 @@ impl Membership {
             Some(unix_ms) => row.with_registered_unix_ms(unix_ms),
             None => row,
         };
+        let row = match &context.process {
+            Some(process) => row.with_process(process),
+            None => row,
+        };
         self.state = State::Registering;
         let expected = known.map(|(_, revision)| revision);
         let purpose = WritePurpose::Register(row.clone(), context.mono());
