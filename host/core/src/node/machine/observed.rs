@@ -196,8 +196,7 @@ impl ObservedCluster {
     /// node's process is known to have ended (R9).
     pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
         self.nodes.get(node).is_some_and(|(row, _)| {
-            let member = Member { node: node.clone(), incarnation: row.incarnation };
-            self.processes.has_ended(&member)
+            self.processes.has_ended(node, row.incarnation)
                 || self.lease_unchanged_for(node, now, row.lease.saturating_add(margin))
         })
     }

@@ -12,6 +12,8 @@ use crate::records::Claim;
 use crate::rows::{HandOffId, Member, NodeStatus, Roles, Row, RowKey};
 
 pub(super) const SHARDS: u32 = 12;
+/// More events than any step of a test causes at one moment.
+const MOST_EVENTS: u32 = 100_000;
 
 /// One process.
 pub(super) struct Node {
@@ -205,7 +207,10 @@ impl Cluster {
     }
 
     fn settle(&mut self) {
+        let mut handled = 0;
         while let Some((name, event)) = self.inbox.pop_front() {
+            handled += 1;
+            assert!(handled < MOST_EVENTS, "the machines never settle; now {name} gets {event:?}");
             let now = self.now();
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             if node.paused || node.dead {

@@ -6,21 +6,22 @@
 use std::collections::BTreeMap;
 
 use super::{Action, Context, Member, NodeId, NodeStatus, ObservedCluster};
+use crate::ids::Incarnation;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 
 /// What the health checks have found, and when the next ones are due.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Processes {
-    /// The live incarnation of a node whose process has ended.
-    ended: BTreeMap<NodeId, Member>,
+    /// The last incarnation of a node whose process is known to have ended.
+    ended: BTreeMap<NodeId, Incarnation>,
     /// When the process of a suspected node may be checked again.
     check_at: BTreeMap<NodeId, u64>,
 }
 
 impl Processes {
-    pub(super) fn has_ended(&self, member: &Member) -> bool {
-        self.ended.get(&member.node) == Some(member)
+    pub(super) fn has_ended(&self, node: &NodeId, incarnation: Incarnation) -> bool {
+        self.ended.get(node) == Some(&incarnation)
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -55,7 +56,8 @@ impl ObservedCluster {
         let now = context.mono();
         let is_due = self.processes.check_at.get(node).is_none_or(|at| *at <= now);
         let Some(member) = self.live_member(node).filter(|_| is_due) else { return };
-        if member.node != context.identity.node && !self.processes.has_ended(&member) {
+        let has_ended = self.processes.has_ended(node, member.incarnation);
+        if *node != context.identity.node && !has_ended {
             self.processes.check_at.insert(node.clone(), now + interval);
             context.push(Action::CheckProcess { member });
         }
@@ -66,7 +68,7 @@ impl ObservedCluster {
     pub(in super::super) fn on_process_ended(&mut self, member: Member) -> bool {
         let is_news = self.live_member(&member.node).as_ref() == Some(&member);
         if is_news {
-            self.processes.ended.insert(member.node.clone(), member);
+            self.processes.ended.insert(member.node, member.incarnation);
         }
         is_news
     }
