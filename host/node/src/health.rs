@@ -42,24 +42,9 @@ pub(crate) async fn start(config: &Config) -> Result<Option<Health>, NodeError> 
     let check: HealthCheck = Arc::new(move |process| {
         let health = health.clone();
         async move {
-            match health.check(&process).await {
-                ProcessState::Ended { exit_code } => {
-                    tracing::debug!(
-                        pod = process.pod,
-                        exit_code,
-                        "a node's container has terminated"
-                    );
-                    true
-                }
-                ProcessState::Unproven { why } => {
-                    tracing::debug!(
-                        pod = process.pod,
-                        why,
-                        "nothing proves that a process has ended"
-                    );
-                    false
-                }
-            }
+            let found = health.check(&process).await;
+            tracing::debug!(pod = process.pod, ?found, "checked the process of a node");
+            matches!(found, ProcessState::Ended { .. })
         }
         .boxed()
     });
