@@ -383,6 +383,7 @@ fn kubernetes_code(error: &ostraca_store_kubernetes::OpenError) -> Code {
         OpenError::Url { .. }
         | OpenError::Name { .. }
         | OpenError::NotInCluster
+        | OpenError::UnnamedPod
         | OpenError::Pod { .. }
         | OpenError::TerminationLog { .. }
         | OpenError::Namespace { .. }

@@ -77,6 +77,11 @@ pub enum OpenError {
         /// The namespace.
         namespace: String,
     },
+    /// The pod of this process is unknown.
+    #[error(
+        "the name of this node's pod is unknown, since HOSTNAME is not set: set `kubernetes.pod`"
+    )]
+    UnnamedPod,
     /// The pod of this process does not exist.
     #[error(
         "there is no pod {pod} in the namespace {namespace}: name the pod of this node in `kubernetes.pod`"

@@ -61,8 +61,12 @@ impl PodHealth {
     /// Leaves this process's mark in the termination log of its container, and returns how others find the process.
     ///
     /// # Errors
-    /// [`OpenError::Pod`] if there is no such pod; [`OpenError::TerminationLog`]; those of a request.
+    /// [`OpenError::UnnamedPod`] if the name is empty; [`OpenError::Pod`] if there is no such pod;
+    /// [`OpenError::TerminationLog`]; those of a request.
     pub async fn mark_this_process(&self, pod: &str, log: &Path) -> Result<PodProcess, OpenError> {
+        if pod.is_empty() {
+            return Err(OpenError::UnnamedPod);
+        }
         let found = self.api.pod(pod).await.map_err(|error| error.into_open_error())?;
         let uid = found.map(|found| found.metadata.uid).filter(|uid| !uid.is_empty());
         let uid = uid.ok_or_else(|| OpenError::Pod {

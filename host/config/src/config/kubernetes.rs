@@ -145,11 +145,6 @@ impl KubernetesSection {
                 return error(key, format!("`{key}` cannot be {name:?}: {why}"), None);
             }
         }
-        let pod = self.pod.clone().unwrap_or_else(|| Options::new("", "").holder);
-        if self.health_check && pod.is_empty() {
-            let why = "`health-check` needs the name of this node's pod, and HOSTNAME is not set";
-            return error("health-check", why.into(), Some("add `pod`"));
-        }
         if self.certificate_file.is_some() != self.key_file.is_some() {
             let key = if self.key_file.is_some() { "key-file" } else { "certificate-file" };
             let why = "`certificate-file` and `key-file` belong together".to_owned();

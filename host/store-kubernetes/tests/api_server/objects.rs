@@ -88,6 +88,8 @@ async fn s7_only_a_terminated_container_proves_the_end() {
     let log = dir.path().join("termination-log");
     let mark = async || health.mark_this_process("n1", &log).await;
     assert!(matches!(mark().await, Err(OpenError::Pod { .. })), "no pod");
+    let unnamed = health.mark_this_process("", &log).await;
+    assert!(matches!(unnamed, Err(OpenError::UnnamedPod)), "{unnamed:?}");
     let put = |uid: &str, state: serde_json::Value| {
         let statuses = json!([{ "name": "ostraca", "state": state }]);
         let pod = json!({
