@@ -230,9 +230,9 @@ DECLARE
     rounds CONSTANT integer := (SELECT max(r) FROM unnest(turn_rounds) r);
     has_deletions CONSTANT boolean := array_position(write_values, NULL) IS NOT NULL;
     has_removals CONSTANT boolean := true = ANY (turn_removes);
-    -- Of each shard of the batch; NULL if it was never claimed.
     shard record;
     turn record;
+    -- Of each shard of the batch; NULL if it was never claimed.
     shard_ids integer[] := array_fill(NULL::integer, ARRAY[cardinality(shard_numbers)]);
     claims bytea[] := array_fill(NULL::bytea, ARRAY[cardinality(shard_numbers)]);
     bases bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(shard_numbers)]);
