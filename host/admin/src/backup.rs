@@ -2,10 +2,8 @@
 
 use bytes::Bytes;
 use ostraca_codes::codes;
-use ostraca_gateway::Gateway;
 use ostraca_store::StoreError;
 use ostraca_store::backup::{Manifest, Section};
-use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{BackupEnd, BackupPart, BackupSection, Problem};
 use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
@@ -19,15 +17,7 @@ const PART_BYTES: usize = 256 << 10;
 type Parts = Sender<Result<AdminUpdate, Problem>>;
 
 impl AdminService {
-    pub(super) fn backup(
-        &self,
-        gateway: &Gateway,
-        principal: &str,
-    ) -> Result<AdminOutput, Problem> {
-        let types = gateway.types.snapshot();
-        if let Some(closed) = types.values().find(|entry| !entry.admits(principal)) {
-            return Err(access_denied(&closed.name, principal));
-        }
+    pub(super) fn backup(&self) -> Result<AdminOutput, Problem> {
         let Some(store) = self.status.local_store.clone() else { return Err(self.no_store()) };
         if let Some(rows) = &self.status.rows_store {
             let text = format!("the rows of this cluster are not in the store, but in {rows}");

@@ -15,6 +15,7 @@ use ostraca_catalog::rows;
 use ostraca_catalog::types::schema_of;
 use ostraca_codes::codes;
 use ostraca_config::Manifest;
+use ostraca_config::policy::{Permission, Permissions};
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::records::LoadedEntity;
@@ -24,6 +25,7 @@ use ostraca_wasm::{
     GuestTurnOutput, Instance, InstanceSpec, MessageContext, MessageKind, MethodSchema, Program,
     StartReason, StateError, StateSource, TurnResult,
 };
+use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DryRun, DryRunEntity, DryRunResult, Problem, StateChange};
 use ostraca_wire::server::Upload;
@@ -50,6 +52,8 @@ const ATTEMPTS: usize = 3;
 /// A dry run's request, and what it needs to know about the cluster.
 pub(crate) struct DryRunContext {
     pub(crate) wanted: DryRun,
+    /// What the principal that asks for it may do.
+    pub(crate) permissions: Permissions,
     /// The principal that asks for it.
     pub(crate) principal: String,
     /// Number of shards in the pool.
@@ -96,7 +100,7 @@ impl Deployer {
         drop(upload.permit);
         let kind = manifest.entity_type.as_str();
         let query = query(&program, &schemas, &context.wanted.query)?;
-        let shows_state = manifest.access.allows(&context.principal);
+        let shows_state = context.permissions.allow(Permission::ReadState, NAMESPACE, kind);
         let current = self.current_deployment(&rows::type_key(kind)).await?;
         let row = current.map(|it| it.row);
         let schema = schema_of(&program);

@@ -15,7 +15,6 @@ use ostraca_core::rows::Member;
 use ostraca_core::shard::{delayed_tell, delayed_tell_name};
 use ostraca_gateway::{Gateway, failure_to_wire, migration_to_wire};
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
-use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     ChannelDetail, DelayedTellDetail, Entities, EntitiesRequest, EntityDetail, EntityInfo,
@@ -118,17 +117,12 @@ impl AdminService {
     pub(super) async fn inspect(
         &self,
         gateway: &Gateway,
-        principal: &str,
         request: InspectRequest,
     ) -> Result<AdminOutput, Problem> {
         let types = gateway.types.snapshot();
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
         };
-        // State values are shown only to principals that may message the type.
-        if request.values && !entry.admits(principal) {
-            return Err(access_denied(&entry.name, principal));
-        }
         let values = request.values;
         let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shard_count);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());

@@ -8,6 +8,7 @@
 //! Confusing at first: a deploy compiles on the node that receives it, even one that runs no entities, and then
 //! waits for the hosts, which compile for themselves when they see the row.
 
+mod authorize;
 mod backup;
 mod catalog_problem;
 mod cluster;
@@ -22,7 +23,9 @@ mod forget;
 mod listing;
 mod move_shards;
 mod pages;
+mod policy;
 mod rebalance;
+mod revocations;
 mod rollouts;
 mod status;
 mod subscriptions;
@@ -32,10 +35,11 @@ mod wire_rollout;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_catalog::Loader;
 use ostraca_catalog::types::unknown_type;
+use ostraca_catalog::{AccessRegistry, Loader};
 use ostraca_codes::codes;
 use ostraca_config::manifest::Ceilings;
+use ostraca_config::policy::{Permission, Permissions};
 use ostraca_config::user_file::closest_name;
 use ostraca_control as control;
 use ostraca_control::view::{ClusterView, EventLog};
@@ -46,11 +50,13 @@ use ostraca_store::{ClusterStore, EntityStore, StoreError};
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
+use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, watch};
 
+pub use authorize::is_diagnostic;
 use deploy::Deployer;
 use dry_run::DryRunContext;
 use status::StatusReporter;
@@ -91,6 +97,8 @@ pub struct AdminDeps {
     pub hosts: bool,
     /// Publishes the types that are deployed through this node.
     pub loader: Loader,
+    /// Learns of a policy that is set through this node.
+    pub access: AccessRegistry,
     /// Asks other nodes for their in-memory state.
     pub gateway: Arc<Gateway>,
     /// Sends commands to the node's state machine.
@@ -112,6 +120,7 @@ pub struct AdminService {
     gateway: Arc<Gateway>,
     deployer: Deployer,
     status: StatusReporter,
+    access: AccessRegistry,
     entity_store: Arc<dyn EntityStore>,
     ranges: Arc<OnceLock<RangedStore>>,
     view: watch::Receiver<Arc<ClusterView>>,
@@ -153,6 +162,7 @@ impl AdminService {
             gateway: parts.gateway,
             deployer,
             status,
+            access: parts.access,
             entity_store: parts.entity_store,
             ranges: parts.ranges,
             view: parts.view,
@@ -163,21 +173,24 @@ impl AdminService {
         }
     }
 
-    /// Handles a request of the client `principal`.
+    /// Handles a request of the client `principal`, if it has the permission.
     ///
     /// # Errors
     /// A problem with a code from `docs/errors.md`.
     pub async fn handle_request(
         &self,
         principal: &str,
+        permissions: &Permissions,
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
+        authorize::authorize(principal, permissions, &request)?;
         let gateway = &self.gateway;
         match request {
             AdminOperation::Deploy(upload) => {
                 if let Some(wanted) = upload.dry_run.clone() {
                     let context = DryRunContext {
                         wanted,
+                        permissions: permissions.clone(),
                         principal: principal.to_owned(),
                         shards: self.shard_count,
                         utc: gateway.clock.now().utc,
@@ -198,7 +211,9 @@ impl AdminService {
                 Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
             }
             AdminOperation::Deployments(kind) => {
-                Ok(AdminOutput::Deployments(self.deployments(gateway, kind.as_deref()).await))
+                let mut all = self.deployments(gateway, kind.as_deref()).await;
+                all.retain(|it| permissions.allow(Permission::View, NAMESPACE, &it.r#type));
+                Ok(AdminOutput::Deployments(all))
             }
             AdminOperation::Methods(name) => {
                 let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;
@@ -210,15 +225,17 @@ impl AdminService {
             AdminOperation::Nodes => Ok(AdminOutput::Nodes(self.nodes(gateway))),
             AdminOperation::Shards => Ok(AdminOutput::Shards(self.shards())),
             AdminOperation::Entities(request) => self.entities(gateway, request).await,
-            AdminOperation::Inspect(request) => self.inspect(gateway, principal, request).await,
-            AdminOperation::DeadLetters(request) => self.dead_letters(principal, request).await,
+            AdminOperation::Inspect(request) => self.inspect(gateway, request).await,
+            AdminOperation::DeadLetters(request) => self.dead_letters(request).await,
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
-            AdminOperation::Export(request) => self.export(gateway, principal, request).await,
-            AdminOperation::Backup => self.backup(gateway, principal),
+            AdminOperation::Export(request) => self.export(gateway, request).await,
+            AdminOperation::Backup => self.backup(),
             AdminOperation::MoveShards(request) => self.move_shards(request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
+            AdminOperation::Policy(request) => self.policy(principal, request).await,
+            AdminOperation::Revocations(request) => self.revocations(principal, request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),

@@ -2,12 +2,14 @@
 //!
 //! [`rows`] has the encodings of all rows, including those on which the core bases its decisions. [`bootstrap`] writes
 //! the rows of a new cluster, and [`format`](mod@format) upgrades the format. A [`Loader`] follows the rows of types:
-//! it fetches and compiles their components and publishes them in a [`TypeRegistry`], which gateways and workers read.
-//! The control thread drives the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of
+//! it fetches and compiles their components and publishes them in a [`TypeRegistry`], which gateways and workers read. An
+//! [`AccessRegistry`] knows who may do what.
+//! The control thread drives these two with each row that it lists or watches, and a [`ClusterClock`] with the row of
 //! cluster time.
 //!
 //! Confusing at first: knowing a type and being able to run it are different states; see [`types`].
 
+pub mod access;
 pub mod bootstrap;
 pub mod clock;
 mod error;
@@ -20,6 +22,7 @@ pub mod rows;
 mod stores;
 pub mod types;
 
+pub use access::{AccessRefused, AccessRegistry};
 pub use clock::ClusterClock;
 pub use error::Error;
 pub use loader::Loader;

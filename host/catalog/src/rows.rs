@@ -170,6 +170,58 @@ pub struct SecretRow {
 /// The key of the row of secrets.
 pub const SECRET: &str = "secret";
 
+/// `policy`: who may do what. Missing in a cluster that never set one: then the
+/// [default](ostraca_config::Policy::default_toml) applies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRow {
+    /// Rises with each change, from 1.
+    pub revision: u64,
+    /// The policy as TOML.
+    pub text: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The key of the policy.
+pub const POLICY: &str = "policy";
+
+/// `revocations`: the credentials that no node accepts any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationsRow {
+    /// Rises with each change, from 1.
+    pub revision: u64,
+    /// In the order in which they were revoked.
+    pub entries: Vec<Revocation>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// One revoked credential, or all credentials of a principal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// A principal (`client/alice`), a certificate (`certificate/` and the SHA-256 of its DER form in hexadecimal), or a
+    /// token (`token-id/ISSUER/ID`).
+    pub subject: String,
+    /// When it was revoked, in milliseconds of UTC since 1970.
+    pub at_ms: u64,
+    /// Who revoked it.
+    pub by: String,
+    /// Why; may be empty.
+    pub reason: String,
+    /// From when on the entry is no longer needed, since the token has expired; 0 for never.
+    pub until_ms: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The key of the revocations.
+pub const REVOCATIONS: &str = "revocations";
+
+/// Whether the key names a row that decides who may do what.
+pub fn is_about_access(key: &str) -> bool {
+    key == POLICY || key == REVOCATIONS
+}
+
 /// `pools/<pool>`: fixed while state exists (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRow {
@@ -314,7 +366,7 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, PolicyRow, RevocationsRow, Revocation);
 
 /// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
 const LAST_REVISION: u32 = 60;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod access;
 mod cluster;
 
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
+pub(crate) use access::{Policy, PolicyCommand, Revocations, Revoke};
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
@@ -139,6 +141,12 @@ pub(crate) enum Command {
     Forget(Forget),
     /// Show or change cluster-wide settings
     Cluster(Cluster),
+    /// Show, check or replace the policy: who may do what
+    Policy(Policy),
+    /// Revoke a client's credentials: its connections are closed, and no node accepts it any more
+    Revoke(Revoke),
+    /// List what is revoked
+    Revocations(Revocations),
     /// Distribute the shards evenly over the nodes
     Rebalance(Rebalance),
     /// Show the cluster's events

@@ -46,6 +46,11 @@ fn an_invalid_manifest_is_refused_with_its_line_marked() {
 }
 
 #[test]
+fn an_invalid_policy_is_refused_with_its_line_marked() {
+    all_are_refused("policy-", &["policy", "check"]);
+}
+
+#[test]
 fn an_invalid_configuration_is_refused_with_its_line_marked() {
     all_are_refused("config-", &["config", "check"]);
 }
@@ -109,6 +114,9 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-forget-entity", &["forget-entity", "--help"]),
         ("help-restart-entity", &["restart-entity", "--help"]),
         ("help-cluster", &["cluster", "--help"]),
+        ("help-policy", &["policy", "--help"]),
+        ("help-policy-set", &["policy", "set", "--help"]),
+        ("help-revoke", &["revoke", "--help"]),
         ("help-entities", &["entities", "--help"]),
         ("help-dead-letters", &["dead-letters", "--help"]),
         ("help-dead-letters-resend", &["dead-letters", "resend", "--help"]),

@@ -373,8 +373,8 @@ fn a_second_node_joins_drains_dies_and_returns() {
     ok(dir, &["init", "n1", "--node", "n1", "--listen", "127.0.0.1:0", "--shards", "16"]);
     let first = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
     let at = first.address.as_str();
-    ok(dir, &["ca", "issue", "client", "me", "--ca", "n1/ca", "--out", "me", "--address", at]);
-    let ask = |args: &[&'static str]| [args, &["--profile", "me/me.toml"]].concat();
+    ok(dir, &["ca", "issue", "client", "admin", "--ca", "n1/ca", "--out", "a", "--address", at]);
+    let ask = |args: &[&'static str]| [args, &["--profile", "a/admin.toml"]].concat();
     let shares = |of: [u32; 2]| {
         move |_: Option<i32>, it: &serde_json::Value| {
             it["shards_by_owner"] == serde_json::json!({ "n1": of[0], "n2": of[1] })
@@ -414,6 +414,68 @@ fn a_second_node_joins_drains_dies_and_returns() {
         node["status"] == "left" && since && age
     });
     assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn a_policy_is_shown_checked_set_and_recovered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(dir, &["init", "n1", "--node", "n1", "--listen", "127.0.0.1:0", "--shards", "16"]);
+    let node = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
+    let at = node.address.as_str();
+    for name in ["admin", "bob"] {
+        ok(dir, &["ca", "issue", "client", name, "--ca", "n1/ca", "--out", "c", "--address", at]);
+    }
+    let admin = |args: &[&'static str]| [args, &["--profile", "c/admin.toml"]].concat();
+    let bob = |args: &[&'static str]| [args, &["--profile", "c/bob.toml"]].concat();
+
+    let shown = ok(dir, &admin(&["policy", "show"]));
+    assert!(shown.starts_with("# default policy; none was set yet\n"), "{shown}");
+    // What is shown is a policy.
+    std::fs::write(dir.join("policy.toml"), &shown).expect("written");
+    let checked = ok(dir, &["policy", "check", "policy.toml", "--principal", "client/bob"]);
+    assert_eq!(
+        checked,
+        "policy.toml: valid\nclient/bob has the roles: client, viewer\n  on all types, and the cluster: command, query, view\n"
+    );
+    ok(dir, &bob(&["status"]));
+    let refusal = refused(dir, 5, "access-denied", &bob(&["drain", "n1"]));
+    assert!(refusal.contains("`operate` on all types") && refusal.contains("help:"), "{refusal}");
+    refused(dir, 5, "access-denied", &bob(&["policy", "set", "policy.toml"]));
+    let set = ok(dir, &admin(&["policy", "set", "policy.toml", "--expect-revision", "0"]));
+    assert_eq!(set, "the policy now has revision 1\n");
+    let twice = admin(&["policy", "set", "policy.toml", "--expect-revision", "0"]);
+    refused(dir, 2, "policy-changed", &twice);
+    assert!(ok(dir, &admin(&["policy", "show"])).starts_with("# revision 1\n"));
+
+    let revoke = admin(&["revoke", "client/bob", "--reason", "gone", "--certificate", "c/bob.pem"]);
+    let revoked = ok(dir, &revoke);
+    assert!(revoked.starts_with("revoked: client/bob, certificate/"), "{revoked}");
+    let refusal = refused(dir, 3, "revoked", &bob(&["nodes"]));
+    assert!(refusal.contains("client/bob is revoked"), "{refusal}");
+    let listed = ok(dir, &admin(&["revocations"]));
+    assert!(listed.contains("client/bob") && listed.contains("client/admin  gone"), "{listed}");
+    refused(dir, 2, "invalid-credential", &admin(&["revoke", "bob"]));
+    let undo = admin(&["revoke", "client/bob", "--undo", "--certificate", "c/bob.pem"]);
+    assert!(ok(dir, &undo).starts_with("accepted again: client/bob"));
+    assert_eq!(ok(dir, &admin(&["revocations"])), "nothing is revoked\n");
+    ok(dir, &bob(&["nodes"]));
+
+    // Nobody may change this one: only the node can.
+    std::fs::write(dir.join("locked.toml"), "").expect("written");
+    let check = ok(dir, &["policy", "check", "locked.toml", "--principal", "client/admin"]);
+    assert!(check.contains("only a node can change this policy"), "{check}");
+    assert!(check.contains("client/admin has no role and may do nothing"), "{check}");
+    refused(dir, 2, "policy-lock-out", &admin(&["policy", "set", "locked.toml"]));
+    ok(dir, &admin(&["policy", "set", "locked.toml", "--force"]));
+    refused(dir, 5, "access-denied", &admin(&["policy", "show"]));
+    // The node listens on a port of its own, which its configuration does not name.
+    let config = std::fs::read_to_string(dir.join("n1/ostraca.toml")).expect("read");
+    let config = config.replace("127.0.0.1:0", at);
+    std::fs::write(dir.join("n1/ostraca.toml"), config).expect("written");
+    ok(dir, &["policy", "set", "policy.toml", "--as-node", "n1"]);
+    assert!(ok(dir, &admin(&["policy", "show"])).starts_with("# revision 3\n"));
+    assert_eq!(node.stop(), Some(0));
 }
 
 #[test]

@@ -19,9 +19,9 @@ use ostraca_wire::proto::{
     DrainProgress, DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail,
     EntityExport, Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
-    NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
-    Rollout, ShardInfo, ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest,
-    UndeployResult,
+    NodeRequest, Nodes, NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan,
+    RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo,
+    ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -386,6 +386,39 @@ impl Client {
             Some(Response::Undeployed(undeployed)) => Ok(undeployed),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// The cluster's policy, after the requested change.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn policy(&self, request: PolicyRequest) -> Result<PolicyState, AdminError> {
+        let request = Request::Policy(request);
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Policy(state)) => Ok(state),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// All revoked credentials, after the requested changes.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn revocations(
+        &self,
+        request: RevocationsRequest,
+    ) -> Result<Vec<Revocation>, AdminError> {
+        let request = Request::Revocations(request);
+        let mut all = Vec::new();
+        for part in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match part {
+                Response::Revocations(page) => all.extend(page.revocations),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
     }
 
     /// The cluster-wide settings, after the requested changes.

@@ -171,12 +171,7 @@ impl Config {
     /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] names the certificate's actual subject.
     pub fn load_identity(&self) -> Result<(TrustRoot, Identity), Error> {
         let files = &self.file.identity;
-        let ca = self.data.join(&files.ca);
-        let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
-            action: "read",
-            path: ca.display().to_string(),
-            source,
-        })?;
+        let pem = self.load_authority()?;
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
         let trust = TrustRoot::from_pem(&pem)?;
@@ -195,6 +190,20 @@ impl Config {
         }
         let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
         Err(Error::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
+    }
+
+    /// Reads the certificate of the cluster's authority, in PEM.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] names the file.
+    pub fn load_authority(&self) -> Result<String, Error> {
+        let ca = self.data.join(&self.file.identity.ca);
+        let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
+            action: "read",
+            path: ca.display().to_string(),
+            source,
+        })?;
+        Ok(pem)
     }
 
     /// Limits of the network endpoint.

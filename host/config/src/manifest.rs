@@ -10,6 +10,7 @@ use ostraca_codes::{Code, codes};
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::shard::OnFailure;
 
+use crate::policy::pattern_matches;
 use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ManifestError;
 
@@ -178,7 +179,8 @@ pub struct Grants {
 /// `[access]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Principals that may message the type: `*`, `client/*`, `client/NAME`, `entity/*` or `entity/TYPE`. Default `*`.
+    /// Principals that may message the type: `*`, `client/NAME`, `token/ISSUER/SUBJECT`, `entity/TYPE`, or the beginning of
+    /// one followed by `*`, as in `client/*`. Default `*`.
     pub send: Vec<String>,
 }
 
@@ -186,11 +188,7 @@ impl Access {
     /// Whether `principal`, written `client/alice`, may message the type.
     #[must_use]
     pub fn allows(&self, principal: &str) -> bool {
-        let role = principal.split_once('/').map_or(principal, |(role, _)| role);
-        self.send.iter().any(|rule| match rule.strip_suffix("/*") {
-            Some(of_role) => of_role == role,
-            None => rule == "*" || rule == principal,
-        })
+        self.send.iter().any(|rule| pattern_matches(rule, principal))
     }
 }
 

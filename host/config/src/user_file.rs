@@ -1,4 +1,4 @@
-//! Parses files that people write (configurations, manifests) as TOML, with errors that mark the line.
+//! Parses files that people write (configurations, manifests, policies) as TOML, with errors that mark the line.
 //!
 //! serde reports the span of what it rejects. Later checks have no span, so `SourceText::at` looks the key up
 //! again. Confusing at first: an error's `Display` names the line too, because the error also travels to
@@ -28,7 +28,7 @@ struct Inner {
 }
 
 impl UserFileError {
-    /// The stable code: `invalid-config`, `invalid-manifest` or `not-supported-yet`.
+    /// The stable code: `invalid-config`, `invalid-manifest`, `invalid-policy` or `not-supported-yet`.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code
@@ -205,18 +205,19 @@ fn explain(message: &str) -> (String, Option<String>) {
     (text, None)
 }
 
-/// The span of a key's value.
+/// The span of a key's value. A number in the path is an index into a list.
 fn locate(text: &str, path: &[&str]) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
-    let mut table = document.get_ref();
-    let (last, above) = path.split_last()?;
-    for key in above {
-        match table.get(*key)?.get_ref() {
-            DeValue::Table(inner) => table = inner,
+    let (first, rest) = path.split_first()?;
+    let mut value = document.get_ref().get(*first)?;
+    for key in rest {
+        value = match value.get_ref() {
+            DeValue::Table(inner) => inner.get(*key)?,
+            DeValue::Array(inner) => inner.get(key.parse::<usize>().ok()?)?,
             _ => return None,
-        }
+        };
     }
-    Some(table.get(*last)?.span())
+    Some(value.span())
 }
 
 #[cfg(test)]
@@ -233,8 +234,11 @@ mod tests {
 
     #[test]
     fn a_value_is_found_by_its_key() {
-        let text = "a = 1\n[b]\nc = \"x\"\n";
+        let text = "a = 1\n[b]\nc = \"x\"\n[[d]]\ne = 1\n[[d]]\ne = [2, 3]\n";
         assert_eq!(locate(text, &["b", "c"]).map(|at| &text[at]), Some("\"x\""));
-        assert_eq!(locate(text, &["b", "d"]), None);
+        assert_eq!(locate(text, &["d", "1", "e", "1"]).map(|at| &text[at]), Some("3"));
+        for missing in [&["b", "d"][..], &["d", "2", "e"], &["d", "e"], &["a", "b"]] {
+            assert_eq!(locate(text, missing), None, "{missing:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! What a node without the store remembers about the cluster for its next start: where shards were, which nodes
-//! existed and which types were deployed (S3, S4, S8). The cache is used only to route messages: no node ever owns
+//! existed, which types were deployed and who might do what (S3, S4, S8). The cache is used only to route messages: no node ever owns
 //! a shard because the cache says so (R13).
 //!
 //! The cache is a separate sled database, under `cache` in the data directory. The store node does not need a
@@ -17,6 +17,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use ostraca_catalog::AccessRegistry;
 use ostraca_catalog::rows::PoolRow;
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::ids::ClusterId;
@@ -37,6 +38,10 @@ pub struct CachedCluster {
     pub rows: Vec<(RowKey, Row, u64)>,
     /// Rows of types, for [`Loader::load_cached`](ostraca_catalog::Loader::load_cached).
     pub types: Vec<StoredRow>,
+    /// The policy and the revocations, for [`AccessRegistry::load_cached`].
+    pub access: Vec<StoredRow>,
+    /// When both rows were last known to be in force, by this machine's clock, in milliseconds since 1970.
+    pub access_read_ms: u64,
 }
 
 /// Keeps the cache up to date. Dropping it writes what is pending and closes the database.
@@ -57,7 +62,12 @@ impl RouteCache {
     /// Opens the cache, and recreates it if it is missing, damaged or belongs to another cluster. `None` if it is
     /// unavailable, for example because another process has it open. Blocks.
     #[must_use]
-    pub fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
+    pub fn open(
+        dir: &Path,
+        cluster: ClusterId,
+        types: TypeRegistry,
+        access: AccessRegistry,
+    ) -> Option<Self> {
         let warn =
             |why: String| tracing::warn!(dir = %dir.display(), %why, "the route cache is disabled");
         let database = match Database::open(dir, cluster) {
@@ -77,7 +87,7 @@ impl RouteCache {
         };
         let newest: Arc<Mutex<Option<Arc<ClusterView>>>> = Arc::default();
         let (wake, woken) = channel();
-        let writer = Writer::new(database.clone(), newest.clone(), types);
+        let writer = Writer::new(database.clone(), newest.clone(), types, access);
         let thread = std::thread::Builder::new().name("route-cache".into());
         let spawned = thread.spawn(move || writer.run(&woken));
         let thread = Some(spawned.map_err(|error| warn(error.to_string())).ok()?);

@@ -125,6 +125,9 @@ impl ControlLoop {
                 }
                 Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
                 Ok(None) if row.key == rows::TIME => self.advance_utc(&row),
+                Ok(None) if rows::is_about_access(&row.key) => {
+                    self.deps.access.on_row_changed(&row);
+                }
                 Ok(None) => self.deps.loader.on_row_changed(row),
                 // A row written by a newer node changes with each renewal: log it once.
                 Err(error) if self.strange.insert(row.key.clone()) => {

@@ -26,6 +26,7 @@ pub mod view;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ostraca_catalog::AccessRegistry;
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::loader::Loader;
 use ostraca_config::config::{Config, ControlInboxLimits};
@@ -82,6 +83,8 @@ pub struct ControlDeps {
     pub gateway: Arc<Gateway>,
     /// Notified of changes to the rows of types.
     pub loader: Loader,
+    /// Notified of the policy and the revocations.
+    pub access: AccessRegistry,
     /// Notified of each new view; `None` on the node with the store.
     pub cache: Option<RouteCache>,
     /// The node's clock.

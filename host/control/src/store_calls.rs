@@ -12,6 +12,7 @@ use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent};
+use ostraca_wire::clock::BootInstant;
 
 use super::Input;
 use super::event_loop::ControlLoop;
@@ -24,11 +25,12 @@ impl ControlLoop {
             watcher.abort();
         }
         let (watch, own, store) = (self.watch, self.own.clone(), self.deps.cluster_store.clone());
-        let loader = self.deps.loader.clone();
+        let (loader, access) = (self.deps.loader.clone(), self.deps.access.clone());
         let logged = self.unlisted.clone();
         let outside = self.deps.local_store.is_none() || self.deps.config.has_rows_outside();
         let stats = outside.then(|| self.deps.stats.clone());
         self.watcher = Some(tokio::spawn(async move {
+            let read_at = BootInstant::now();
             let listed = store.list("").await;
             if let Some(stats) = stats {
                 stats.record_store_result(&listed);
@@ -60,6 +62,7 @@ impl ControlLoop {
             for row in types.iter().filter(|row| rows::is_cluster_wide(&row.key)) {
                 let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
             }
+            access.on_rows_read(&types, read_at);
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.on_rows_listed(types, revision);
             // The receiver is dropped only when the node is stopping.

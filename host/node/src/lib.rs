@@ -77,6 +77,7 @@
 //! Confusing at first: parts that depend on one another are built one after the other, so an early connection may
 //! find a part missing. Clients are then told that the node is starting.
 
+mod admission;
 mod blocking;
 mod copy;
 mod deferred;
@@ -96,7 +97,7 @@ pub use init::{
     PostgresSettings, RowsSettings, init, join,
 };
 pub use node::{Node, Summary};
-pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
+pub use ostraca_config::{Config, Manifest, config, manifest, policy, user_file};
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;

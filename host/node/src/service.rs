@@ -10,19 +10,25 @@ use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
     SubscriptionEvent,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use ostraca_admin::AdminService;
+use ostraca_admin::{AdminService, is_diagnostic};
 use ostraca_catalog::types::unknown_type;
+use ostraca_catalog::{AccessRefused, AccessRegistry};
 use ostraca_gateway::Gateway;
+
+use crate::admission;
 
 /// How long a message waits for its type to become known: after a deploy, the row takes a moment to reach this
 /// node.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves clients. Until the backend is set, every request is answered with the error that the node is starting.
-#[derive(Default)]
-pub(crate) struct ClientService(OnceLock<ClientBackend>);
+pub(crate) struct ClientService {
+    /// Who may do what.
+    access: AccessRegistry,
+    backend: OnceLock<ClientBackend>,
+}
 
 /// The parts that a [`ClientService`] passes requests to.
 pub(crate) struct ClientBackend {
@@ -33,30 +39,33 @@ pub(crate) struct ClientBackend {
 }
 
 impl ClientService {
+    pub(crate) fn new(access: AccessRegistry) -> Self {
+        Self { access, backend: OnceLock::new() }
+    }
+
     pub(crate) fn set_backend(&self, open: ClientBackend) {
         // A second call would be a bug in this program: the first backend is kept.
-        let _ = self.0.set(open);
+        let _ = self.backend.set(open);
     }
 }
 
 impl Service for ClientService {
     fn cluster_time_ms(&self) -> u64 {
-        self.0.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
+        self.backend.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
     }
 
     fn utc_ms(&self) -> u64 {
-        self.0.get().map_or(0, |open| open.gateway.clock.utc_ms())
+        self.backend.get().map_or(0, |open| open.gateway.clock.utc_ms())
     }
 
     async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
-        let Some(ClientBackend { gateway, accepts_messages: takes_messages, .. }) = self.0.get()
-        else {
+        let Some(ClientBackend { gateway, accepts_messages, .. }) = self.backend.get() else {
             for request in batch.drain(..) {
                 request.ticket.not_run(node_starting());
             }
             return;
         };
-        if !takes_messages {
+        if !accepts_messages {
             for request in batch.drain(..) {
                 request.ticket.not_run(no_gateway());
             }
@@ -66,6 +75,8 @@ impl Service for ClientService {
             // The principal comes from the certificate, regardless of the envelope.
             request.envelope.principal = session.client.principal_name.to_string();
         }
+        let client = &*session.client;
+        admission::admit_messages(&self.access, client, &gateway.types.snapshot(), batch);
         gateway.accept(session.session, batch);
         if batch.is_empty() {
             return;
@@ -77,8 +88,9 @@ impl Service for ClientService {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
             gateway.types.wait(name, left).await;
         }
-        gateway.accept(session.session, batch);
         let types = gateway.types.snapshot();
+        admission::admit_messages(&self.access, client, &types, batch);
+        gateway.accept(session.session, batch);
         for request in batch.drain(..) {
             let problem = unknown_type(&types, &request.envelope.r#type);
             request.ticket.not_run(problem);
@@ -90,7 +102,7 @@ impl Service for ClientService {
         peer: &Arc<ClientInfo>,
         request: Subscribe,
     ) -> Result<mpsc::Receiver<SubscriptionEvent>, Problem> {
-        let Some(ClientBackend { gateway, accepts_messages, .. }) = self.0.get() else {
+        let Some(ClientBackend { gateway, accepts_messages, .. }) = self.backend.get() else {
             return Err(node_starting());
         };
         if !accepts_messages {
@@ -105,6 +117,7 @@ impl Service for ClientService {
         if !gateway.types.snapshot().contains_key(request.r#type.as_str()) {
             return Err(unknown_type(&gateway.types.snapshot(), &request.r#type));
         }
+        admission::admit_subscription(&self.access, peer, &request.r#type)?;
         gateway.subscribe(peer, request)
     }
 
@@ -113,10 +126,35 @@ impl Service for ClientService {
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
-        let Some(ClientBackend { admin, .. }) = self.0.get() else {
+        let Some(ClientBackend { admin, .. }) = self.backend.get() else {
             return Err(node_starting());
         };
-        admin.handle_request(&peer.principal_name, request).await
+        let permissions = admission::permissions(&self.access, peer, is_diagnostic(&request))?;
+        admin.handle_request(&peer.principal_name, &permissions, request).await
+    }
+
+    fn check_connection(&self, peer: &ClientInfo) -> Result<(), String> {
+        match self.access.check_revocations(&peer.subjects) {
+            Err(AccessRefused::Revoked(subject)) => Err(format!("{subject} is revoked")),
+            // What the node does not know refuses requests, not connections.
+            Ok(()) | Err(AccessRefused::Stale { .. } | AccessRefused::Unknown(_)) => Ok(()),
+        }
+    }
+
+    fn access_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.access.changes())
+    }
+
+    fn check_subscription(&self, peer: &ClientInfo, entity_type: &str) -> Result<(), Problem> {
+        admission::admit_subscription(&self.access, peer, entity_type)
+    }
+
+    fn check_upload(&self, peer: &ClientInfo, manifest: &str) -> Result<(), Problem> {
+        let Some(ClientBackend { admin, .. }) = self.backend.get() else {
+            return Err(node_starting());
+        };
+        let permissions = admission::permissions(&self.access, peer, false)?;
+        admin.check_upload(&peer.principal_name, &permissions, manifest)
     }
 }
 

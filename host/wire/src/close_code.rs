@@ -72,6 +72,8 @@ codes! {
     TooManyStreams = 0x17, TOO_MANY_STREAMS;
     /// A fragment of a component, or the last one, did not arrive in time.
     UploadTimeout = 0x18, UPLOAD_TIMEOUT;
+    /// The client's credential was revoked; the reason names it.
+    Revoked = 0x19, REVOKED;
 }
 
 impl CloseCode {

@@ -134,6 +134,27 @@ impl Principal {
     }
 }
 
+/// The SHA-256 of a certificate's DER form, in lower-case hexadecimal: what `openssl x509 -fingerprint -sha256` prints,
+/// without colons.
+#[cfg(feature = "server")]
+#[must_use]
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The fingerprint of the first certificate in a PEM text.
+///
+/// # Errors
+///
+/// [`IdentityError::Certificate`] if there is none.
+#[cfg(feature = "server")]
+pub fn fingerprint_of_pem(pem: &str) -> Result<String, IdentityError> {
+    let all = certificates(pem)?;
+    let first = all.first().ok_or_else(|| IdentityError::Certificate("none found".into()))?;
+    Ok(fingerprint(first))
+}
+
 /// A certificate with its key, as a node or client presents it.
 pub struct Identity {
     principal: Principal,

@@ -20,7 +20,7 @@ mod node;
 #[cfg(feature = "server")]
 pub use node::server;
 #[cfg(feature = "server")]
-pub(crate) use node::{alpn, peer};
+pub(crate) use node::{alpn, peer, peer_certificate};
 
 /// The server name in TLS handshakes. Certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";

@@ -32,6 +32,12 @@ fn requests_about_the_cluster() {
     };
     let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
     let cluster = ClusterConfigRequest { changes: set, upgrade_format: true };
+    let policy = PolicyRequest { text: Some("t".into()), expected_revision: Some(2), force: true };
+    let revocations = RevocationsRequest {
+        revoke: vec!["a".into()],
+        restore: vec!["b".into()],
+        reason: "c".into(),
+    };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
         (Request::Shards(ShardsRequest {}), "3a00"),
@@ -48,6 +54,8 @@ fn requests_about_the_cluster() {
         (Request::Undeploy(UndeployRequest { r#type: "t".into() }), "e203030a0174"),
         (Request::DeadLetters(dead_letters), "720d0a017412016918032201612801"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
+        (Request::Policy(policy), "b204070a017410021801"),
+        (Request::Revocations(revocations), "ba04090a01611201621a0163"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
@@ -139,6 +147,8 @@ fn responses_about_the_cluster() {
         active: Some(false),
         owner: "o".into(),
     };
+    let revocation =
+        Revocation { subject: "a".into(), unix_ms: 2, by: "b".into(), reason: "c".into() };
     let silent = NodeIssue { node: "n".into(), reason: "w".into() };
     let detail = EntityDetail {
         r#type: "t".into(),
@@ -324,6 +334,11 @@ fn responses_about_the_cluster() {
             "08018201050a016e1001",
         ),
         (Response::Rebalance(progress), "0801720a08011002180320042801"),
+        (Response::Policy(PolicyState { revision: 1, text: "t".into() }), "0801b204050801120174"),
+        (
+            Response::Revocations(Revocations { revocations: vec![revocation] }),
+            "0801ba040d0a0b0a016110021a0162220163",
+        ),
         (
             Response::Events(Events { events: vec![event], missed: 2, cluster_time_ms: 3 }),
             "08017a1b0a15080110021a016b2201742a016e300638074008480910021803",

@@ -34,7 +34,7 @@ pub(crate) struct Inspect {
     /// The entity, as in counter/alice
     #[arg(value_name = "TYPE/ID")]
     pub(crate) entity: String,
-    /// Also show values (first 4 KiB each); requires send access to the type
+    /// Also show values (first 4 KiB each); needs the permission read-state
     #[arg(long)]
     pub(crate) values: bool,
 }
@@ -79,7 +79,7 @@ pub(crate) struct ListedDeadLetters {
     /// Continue from the cursor of a previous page
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
-    /// Also show bodies (first 4 KiB each); requires send access to the type
+    /// Also show bodies (first 4 KiB each); needs the permission read-state
     #[arg(long, requires = "sender")]
     pub(crate) values: bool,
 }

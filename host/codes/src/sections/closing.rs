@@ -109,5 +109,10 @@ section! {
             happened: "The next fragment of a component did not arrive within `network.upload-fragment-timeout`, or the whole within `network.upload-timeout`.",
             help: "Check the network; deploy again.",
         }
+        REVOKED = "revoked" {
+            retry: No,
+            happened: "The client's principal, certificate or token was revoked; the reason names which.",
+            help: "Get another credential from an operator of the cluster. `ostraca revocations` shows who revoked it, when and why.",
+        }
     }
 }

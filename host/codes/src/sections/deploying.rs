@@ -10,6 +10,36 @@ section! {
             happened: "The manifest has an unknown key, a wrong type, a missing key, or a value out of range. The line is marked, and the nearest key suggested.",
             help: "Fix the line.",
         }
+        INVALID_POLICY = "invalid-policy" {
+            retry: No,
+            exit: 2,
+            happened: "The policy has an unknown key, role or permission, or a principal or pattern that means nothing. The line is marked, and the nearest name suggested.",
+            help: "Fix the line. `ostraca policy check FILE` checks a file without a cluster.",
+        }
+        POLICY_LOCK_OUT = "policy-lock-out" {
+            retry: No,
+            exit: 2,
+            happened: "Under the new policy, the principal that sets it could not change it again.",
+            help: "Grant it a role with `administer` on all types, or set the policy with `--force`. A node's own identity can always change it: `ostraca policy set FILE --as-node CONFIG`.",
+        }
+        POLICY_CHANGED = "policy-changed" {
+            retry: No,
+            exit: 2,
+            happened: "The policy has another revision than the one that `--expect-revision` names: somebody else has changed it.",
+            help: "Read it again with `ostraca policy show`, and repeat the change.",
+        }
+        INVALID_CREDENTIAL = "invalid-credential" {
+            retry: No,
+            exit: 2,
+            happened: "What is to be revoked is not a principal, a certificate or a token.",
+            help: "Write `client/NAME`, `token/ISSUER/SUBJECT`, `token-id/ISSUER/ID`, or `certificate/` and the SHA-256 of the certificate's DER form in 64 lower-case hexadecimal digits.",
+        }
+        TOO_MANY_REVOCATIONS = "too-many-revocations" {
+            retry: No,
+            exit: 2,
+            happened: "All revocations together exceed the size of a row of the cluster, 64 KiB.",
+            help: "Restore credentials that have expired by now, or revoke a principal instead of each of its certificates.",
+        }
         NOT_SUPPORTED_YET = "not-supported-yet" {
             retry: No,
             exit: 2,

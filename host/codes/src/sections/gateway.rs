@@ -36,8 +36,13 @@ section! {
         }
         ACCESS_DENIED = "access-denied" {
             retry: No,
-            happened: "The type's manifest does not let this principal send to it.",
-            help: "Change `[access] send`, or use another identity.",
+            happened: "The cluster's policy does not permit the principal to do this, or the type's manifest does not let it send to the type. The text says which.",
+            help: "Change the policy (`ostraca policy`), or `[access] send` in the manifest, or use another identity. `ostraca policy check --principal NAME` shows what a principal may do.",
+        }
+        ACCESS_UNKNOWN = "access-unknown" {
+            retry: Yes,
+            happened: "The node does not know who may do what: it has not read the cluster's policy and revocations yet, or not for longer than the policy's `revocation-staleness`, or the policy is of a later release.",
+            help: "Nothing: the client can use another node. `ostraca status` on this one shows whether it reaches its store.",
         }
         UNKNOWN_METHOD = "unknown-method" {
             retry: No,

@@ -8,6 +8,7 @@ use ostraca_core::shard::OnFailure;
 
 use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES};
 use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
+use crate::policy::check_principal_pattern;
 use crate::user_file::{SourceText, units};
 
 const NAME: usize = 64;
@@ -302,16 +303,11 @@ fn check_commit(input: &SourceText<'_>, limits: &ManifestLimits) -> Result<(), M
 }
 
 fn access(input: &SourceText<'_>, send: &[String]) -> Result<(), ManifestError> {
-    for rule in send {
-        let good = match rule.split_once('/') {
-            None => rule == "*",
-            Some((role, name)) => matches!(role, "client" | "entity") && !name.is_empty(),
-        };
-        if !good {
-            let why = format!("{rule:?} does not name a sender");
-            let help =
-                "write \"*\", \"client/*\", \"client/NAME\", \"entity/*\" or \"entity/TYPE\"";
-            return Err(input.at(&["access", "send"], why, Some(help.into())));
+    for (index, rule) in send.iter().enumerate() {
+        if let Err(why) = check_principal_pattern(rule, &["client", "token", "entity"]) {
+            let help = "write \"*\", \"client/NAME\", \"token/ISSUER/SUBJECT\", \"entity/TYPE\", or the beginning of one with a `*` at the end";
+            let path = ["access", "send", &index.to_string()];
+            return Err(input.at(&path, why, Some(help.into())));
         }
     }
     Ok(())

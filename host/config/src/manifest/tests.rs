@@ -104,7 +104,7 @@ fn each_error_names_its_line() {
         ("[grants]\nhttp = [\"*.a.org\"]", 4, "\"*.a.org\" is not the name of a host"),
         ("shard-key = \"ids\"", 3, "not a shard key"),
         ("pool = \"a b\"", 3, "`pool` must be 1 to 64"),
-        ("[access]\nsend = [\"everybody\"]", 4, "does not name a sender"),
+        ("[access]\nsend = [\"everybody\"]", 4, "does not name a principal"),
         ("[life", 3, "unclosed table"),
     ];
     for (more, line, expected_text) in cases {

@@ -15,6 +15,8 @@ use super::CachedCluster;
 const VERSION: u8 = 1;
 /// Key of the entry that holds the layout version and the cluster id.
 const ABOUT: &str = "about";
+/// Key of the entry that says when the policy and the revocations were last known to be in force.
+pub(super) const ACCESS_READ: &str = "access-read";
 /// Size of sled's page cache in bytes.
 const PAGES: u64 = 4 << 20;
 
@@ -76,6 +78,11 @@ impl Database {
             }
             if rows::type_name(&row.key).is_some() {
                 cached.types.push(row);
+            } else if rows::is_about_access(&row.key) {
+                cached.access.push(row);
+            } else if row.key == ACCESS_READ {
+                let bytes = row.value.as_ref().try_into().map_err(|_| "a time is damaged")?;
+                cached.access_read_ms = u64::from_be_bytes(bytes);
             } else if row.key == rows::pool_key() {
                 cached.pool = Some(rows::decode(&row).map_err(|error| error.to_string())?);
             } else if let Some(row) = rows::decode_row(&row).map_err(|error| error.to_string())? {

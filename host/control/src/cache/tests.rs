@@ -1,9 +1,11 @@
 use ostraca_catalog::DeployedType;
+use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows::{self, MethodEntry};
 use ostraca_config::Manifest;
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
+use ostraca_wire::clock::BootInstant;
 
 use super::*;
 
@@ -58,12 +60,20 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let place = RouteCache::dir(dir.path());
     let types = TypeRegistry::default();
     types.put(Arc::new(known("counter", 4)));
-    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened");
+    let access = AccessRegistry::default();
+    let row = rows::PolicyRow { revision: 7, text: "".into(), extensions: Default::default() };
+    let policy = StoredRow {
+        key: rows::POLICY.into(),
+        revision: 9,
+        value: rows::encode_value(&row).expect("encodes"),
+    };
+    access.on_rows_read(std::slice::from_ref(&policy), BootInstant::now());
+    let cache = RouteCache::open(&place, ONE, types.clone(), access.clone()).expect("opened");
     assert!(cache.load().pool.is_none());
     cache.store(&view(65, &["n1", "n2"]));
     drop(cache);
 
-    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types.clone(), access.clone()).expect("opened again");
     let cached = cache.load();
     assert_eq!(
         cached.pool,
@@ -81,14 +91,18 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
         [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }]
     );
 
+    assert_eq!(cached.access, [StoredRow { revision: 0, ..policy }]);
+    let age = wall_millis() - cached.access_read_ms;
+    assert!(age < 180_000, "{age}");
+
     // A view that is still empty removes nothing; a node that has been removed is dropped from the cache.
     cache.store(&Arc::new(ClusterView::default()));
     drop(cache);
-    let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types.clone(), access.clone()).expect("opened again");
     assert_eq!(keys(&cache.load()), all);
     cache.store(&view(65, &["n1"]));
     drop(cache);
-    let cache = RouteCache::open(&place, ONE, types).expect("opened again");
+    let cache = RouteCache::open(&place, ONE, types, access).expect("opened again");
     assert_eq!(keys(&cache.load()).len(), 3);
 }
 
@@ -96,8 +110,10 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
 fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = RouteCache::dir(dir.path());
-    let open =
-        |cluster| RouteCache::open(&place, cluster, TypeRegistry::default()).expect("opened");
+    let open = |cluster| {
+        RouteCache::open(&place, cluster, TypeRegistry::default(), AccessRegistry::default())
+            .expect("opened")
+    };
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
     drop(cache);
@@ -117,14 +133,22 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
 
     let nowhere = dir.path().join("file");
     std::fs::write(&nowhere, b"").expect("written");
-    assert!(RouteCache::open(&nowhere.join("x"), ONE, TypeRegistry::default()).is_none());
+    assert!(
+        RouteCache::open(
+            &nowhere.join("x"),
+            ONE,
+            TypeRegistry::default(),
+            AccessRegistry::default()
+        )
+        .is_none()
+    );
 }
 
 #[test]
 fn a_cache_in_use_by_another_process_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let place = RouteCache::dir(dir.path());
-    let open = || RouteCache::open(&place, ONE, TypeRegistry::default());
+    let open = || RouteCache::open(&place, ONE, TypeRegistry::default(), AccessRegistry::default());
     let cache = open().expect("opened");
     cache.store(&view(3, &["n1"]));
     assert!(open().is_none(), "it is in use");

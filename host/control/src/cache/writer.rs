@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ostraca_catalog as catalog;
+use ostraca_catalog::AccessRegistry;
 use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows::{self, PoolRow, TypeRow};
 use ostraca_catalog::types::{DeployedType, TypeRegistry};
 use ostraca_core::extensions::Extensions;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
-use super::database::Database;
+use super::database::{ACCESS_READ, Database};
 use crate::view::ClusterView;
 
 /// Minimum time between two writes.
@@ -24,6 +25,7 @@ pub(super) struct Writer {
     database: Database,
     newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
     types: TypeRegistry,
+    access: AccessRegistry,
     /// The stored values by key, so that unchanged rows are not written again.
     written: HashMap<String, Bytes>,
 }
@@ -33,8 +35,9 @@ impl Writer {
         database: Database,
         newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
         types: TypeRegistry,
+        access: AccessRegistry,
     ) -> Self {
-        Self { database, newest, types, written: HashMap::new() }
+        Self { database, newest, types, access, written: HashMap::new() }
     }
 
     pub(super) fn run(mut self, woken: &Receiver<()>) {
@@ -71,7 +74,7 @@ impl Writer {
             // No rows have been read yet, so the previous run's data is better.
             return Ok(());
         }
-        let now = picture(view, &self.types).map_err(|error| error.to_string())?;
+        let now = picture(view, &self.types, &self.access).map_err(|error| error.to_string())?;
         let changed = now.iter().filter(|(key, value)| self.written.get(*key) != Some(*value));
         let gone = self.database.keys()?.into_iter().filter(|key| !now.contains_key(key));
         let mut batch = sled::Batch::default();
@@ -87,6 +90,7 @@ impl Writer {
 pub(super) fn picture(
     view: &ClusterView,
     types: &TypeRegistry,
+    access: &AccessRegistry,
 ) -> Result<HashMap<String, Bytes>, catalog::Error> {
     let mut rows = HashMap::new();
     let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
@@ -109,6 +113,12 @@ pub(super) fn picture(
     }
     for entry in types.snapshot().values() {
         rows.insert(rows::type_key(&entry.name), rows::encode_value(&type_row(entry)?)?);
+    }
+    if let Some((read_ms, kept)) = access.to_cache() {
+        rows.extend(kept.into_iter().map(|row| (row.key, row.value)));
+        // To the minute: otherwise, each view would cause a write.
+        let read_ms = read_ms / 60_000 * 60_000;
+        rows.insert(ACCESS_READ.into(), Bytes::copy_from_slice(&read_ms.to_be_bytes()));
     }
     Ok(rows)
 }

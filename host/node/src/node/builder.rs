@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ostraca_catalog::AccessRegistry;
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::types::TypeRegistry;
@@ -37,6 +38,7 @@ pub(super) struct NodeBuilder {
     pub(super) ranges: Arc<OnceLock<RangedStore>>,
     pub(super) stats: Arc<Stats>,
     pub(super) types: TypeRegistry,
+    pub(super) access: AccessRegistry,
 }
 
 impl NodeBuilder {
@@ -52,6 +54,7 @@ impl NodeBuilder {
             ranges: Arc::default(),
             stats: Arc::default(),
             types: TypeRegistry::default(),
+            access: AccessRegistry::default(),
         }
     }
 
@@ -69,8 +72,8 @@ impl NodeBuilder {
             return Ok(None);
         }
         let (dir, types) = (RouteCache::dir(&self.config.data), self.types.clone());
-        let cluster = self.cluster;
-        blocking(move || RouteCache::open(&dir, cluster, types)).await
+        let (cluster, access) = (self.cluster, self.access.clone());
+        blocking(move || RouteCache::open(&dir, cluster, types, access)).await
     }
 
     /// Connects to the stores outside this process. `own` has the state of entities, if it is in this one.

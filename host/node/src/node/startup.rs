@@ -93,6 +93,7 @@ impl Node {
         }
         if !remembered.rows.is_empty() {
             loader.load_cached(&remembered.types);
+            basis.access.load_cached(&remembered.access, remembered.access_read_ms);
             machine.handle(basis.clock.now(), Event::CachedRows(remembered.rows));
         }
         let (failures, failed) = mpsc::unbounded_channel();
@@ -108,6 +109,7 @@ impl Node {
             workers: workers.inputs(),
             gateway: gateway.clone(),
             loader: loader.clone(),
+            access: basis.access.clone(),
             cache,
             clock: basis.clock.clone(),
             stats: basis.stats.clone(),
@@ -137,6 +139,7 @@ impl Node {
             wasm,
             hosts: roles.host,
             loader,
+            access: basis.access.clone(),
             gateway: gateway.clone(),
             control: control.input.clone(),
             view: view.clone(),
@@ -147,6 +150,8 @@ impl Node {
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());
+        let (access, rows) = (basis.access.clone(), stores.cluster_store.clone());
+        tasks.spawn(async move { access.keep_fresh(&*rows).await });
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
             admin,

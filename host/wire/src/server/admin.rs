@@ -40,6 +40,8 @@ const SETTINGS: usize = 16;
 const SETTING: usize = 64;
 /// Maximum length of a node's name in bytes.
 const NODE: usize = 64;
+/// Maximum length of the name of what is revoked, and of the reason, in bytes.
+const SUBJECT: usize = 512;
 
 /// An administrative request.
 #[derive(Debug)]
@@ -48,7 +50,6 @@ pub enum AdminOperation {
     Deploy(Upload),
     /// Activate a stored revision of a type, or change the rollout of the current one.
     Activate(proto::ActivateRequest),
-    /// List the deployments.
     /// List the deployments, or only this type with its live entities.
     Deployments(Option<String>),
     /// List the methods of this type.
@@ -89,6 +90,10 @@ pub enum AdminOperation {
     Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
+    /// Show or replace the policy.
+    Policy(proto::PolicyRequest),
+    /// Show or change what is revoked.
+    Revocations(proto::RevocationsRequest),
     /// Show which shards a rebalance would move.
     RebalancePlan,
     /// Rebalance now.
@@ -134,6 +139,10 @@ pub enum AdminOutput {
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
+    /// The policy in force.
+    Policy(proto::PolicyState),
+    /// All that is revoked; sent in pages.
+    Revocations(Vec<proto::Revocation>),
     /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
@@ -168,6 +177,9 @@ pub(super) async fn serve<S: Service>(
 ) -> Result<(), Error> {
     let admin = match request.request {
         Some(Request::Deploy(deploy)) => {
+            if let Err(problem) = shared.service.check_upload(peer, &deploy.manifest) {
+                return answer_with(shared, peer, Err(problem), reader, writer).await;
+            }
             match shared.budgets.wait_for_upload_permit(&peer.account).await {
                 Ok(place) => {
                     let place = UploadPermit::taken(place);
@@ -207,6 +219,8 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Backup(_)) => Ok(AdminOperation::Backup),
         Some(Request::MoveShards(request)) => Ok(AdminOperation::MoveShards(request)),
         Some(Request::Cluster(request)) => cluster(request),
+        Some(Request::Policy(request)) => Ok(AdminOperation::Policy(request)),
+        Some(Request::Revocations(request)) => revocations(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
         Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
@@ -221,6 +235,16 @@ pub(super) async fn serve<S: Service>(
         Ok(admin) => shared.service.handle_admin(peer, admin).await,
         Err(problem) => Err(problem),
     };
+    answer_with(shared, peer, answer, reader, writer).await
+}
+
+async fn answer_with<S: Service>(
+    shared: &Inner<S>,
+    peer: &Arc<ClientInfo>,
+    answer: Result<AdminOutput, Problem>,
+    reader: &mut FrameReader,
+    writer: &mut FrameWriter,
+) -> Result<(), Error> {
     let most = match peer.limits.max_frame {
         0 => usize::MAX,
         announced => announced as usize,
@@ -348,6 +372,21 @@ fn cluster(request: proto::ClusterConfigRequest) -> Result<AdminOperation, Probl
     Ok(AdminOperation::Cluster(request))
 }
 
+fn revocations(request: proto::RevocationsRequest) -> Result<AdminOperation, Problem> {
+    for subject in request.revoke.iter().chain(&request.restore) {
+        if !(1..=SUBJECT).contains(&subject.len()) {
+            let bytes = subject.len();
+            let text = format!("what to revoke is {bytes} bytes, must be 1 to {SUBJECT}");
+            return Err(invalid_request(text));
+        }
+    }
+    if request.reason.len() > SUBJECT {
+        let text = format!("reason is {} bytes, limit is {SUBJECT}", request.reason.len());
+        return Err(invalid_request(text));
+    }
+    Ok(AdminOperation::Revocations(request))
+}
+
 fn node_name(node: String) -> Result<String, Problem> {
     match node.len() {
         1..=NODE => Ok(node),
@@ -462,6 +501,10 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::MoveShards(progress)) => one(Response::MoveShards(progress)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
+        Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
+        Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
+            Response::Revocations(proto::Revocations { revocations })
+        }),
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })
         }),

@@ -17,7 +17,7 @@ use crate::budget::{Account, LimitReached};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::identity::Principal;
+use crate::identity::{self, Principal};
 use crate::peer::Alpn;
 use crate::proto::{self, Open, open};
 use crate::{dial, hello, tls};
@@ -56,7 +56,8 @@ impl<S: Service> Inner<S> {
             self.tasks.spawn_on(serving, &runtime);
             return Ok(());
         }
-        let identity = tls::peer(&connection)?;
+        let certificate = tls::peer_certificate(&connection)?;
+        let identity = Principal::of(&certificate)?;
         let (_place, account, send_window) =
             match self.budgets.admit_connection(&identity.to_string()) {
                 Ok(taken) => taken,
@@ -66,15 +67,21 @@ impl<S: Service> Inner<S> {
             };
         connection.set_send_window(send_window);
         let hello = async |frame, writer: &mut _| {
-            self.answer_hello(&connection, identity, account, frame, writer).await
+            let fingerprint = identity::fingerprint(&certificate);
+            self.answer_hello(&connection, identity, fingerprint, account, frame, writer).await
         };
         let peer = self.exchange_hello(&connection, hello).await?;
         debug!(principal = %peer.principal_name, address = %peer.address, "connection opened");
-        self.streams(&connection, |send, recv| {
+        let streams = self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
             async move { shared.stream(&peer, send, recv).await }
-        })
-        .await
+        });
+        tokio::select! {
+            ended = streams => ended,
+            reason = self.revocation(&peer) => {
+                Err(dial::refuse(&connection, CloseCode::Revoked, reason))
+            }
+        }
     }
 
     fn refuse_connection(
@@ -151,6 +158,7 @@ impl<S: Service> Inner<S> {
         &self,
         connection: &quinn::Connection,
         identity: Principal,
+        fingerprint: String,
         account: Arc<Account>,
         frame: Bytes,
         writer: &mut FrameWriter,
@@ -169,6 +177,17 @@ impl<S: Service> Inner<S> {
         let own = self.descriptor.now().node;
         hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
+        let client = Arc::new(ClientInfo {
+            principal_name: Arc::clone(account.principal()),
+            principal: identity,
+            subjects: vec![account.principal().to_string(), format!("certificate/{fingerprint}")],
+            address: connection.remote_address(),
+            limits: theirs.limits.unwrap_or_default(),
+            account,
+        });
+        self.service
+            .check_connection(&client)
+            .map_err(|reason| Error::violation(CloseCode::Revoked, reason))?;
         writer.put(&proto::Hello {
             cluster_time_ms: self.service.cluster_time_ms(),
             utc_ms: self.service.utc_ms(),
@@ -176,13 +195,24 @@ impl<S: Service> Inner<S> {
         });
         writer.flush().await?;
         writer.finish();
-        Ok(Arc::new(ClientInfo {
-            principal_name: Arc::clone(account.principal()),
-            principal: identity,
-            address: connection.remote_address(),
-            limits: theirs.limits.unwrap_or_default(),
-            account,
-        }))
+        Ok(client)
+    }
+
+    /// Waits until the client may no longer have a connection, and returns the reason.
+    async fn revocation(&self, peer: &ClientInfo) -> String {
+        let Some(mut changes) = self.service.access_changes() else {
+            return std::future::pending().await;
+        };
+        loop {
+            changes.mark_unchanged();
+            if let Err(reason) = self.service.check_connection(peer) {
+                return reason;
+            }
+            if changes.changed().await.is_err() {
+                // Nothing changes any more: the node is stopping.
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// Determines the kind of a stream, and serves it to its end.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::ids::ScopedSessionId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -65,6 +65,42 @@ pub trait Service: Send + Sync + 'static {
         request: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
 
+    /// Checks whether a client may have a connection: when it opens one, and whenever
+    /// [`Service::access_changes`] reports a change.
+    ///
+    /// # Errors
+    ///
+    /// The reason, with which the connection is closed as [`CloseCode::Revoked`].
+    fn check_connection(&self, peer: &ClientInfo) -> Result<(), String> {
+        let _ = peer;
+        Ok(())
+    }
+
+    /// Changes whenever clients must be checked again; `None` if they never must.
+    fn access_changes(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+
+    /// Checks whether a client may get the next items of a subscription.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, which ends the subscription.
+    fn check_subscription(&self, peer: &ClientInfo, entity_type: &str) -> Result<(), Problem> {
+        let _ = (peer, entity_type);
+        Ok(())
+    }
+
+    /// Checks whether a client may deploy under this manifest, before its component is received.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    fn check_upload(&self, peer: &ClientInfo, manifest: &str) -> Result<(), Problem> {
+        let _ = (peer, manifest);
+        Ok(())
+    }
+
     /// Handles a subscription. The frames are sent as they come; the response ends with a problem, or when the sender is
     /// dropped. The sender is [closed](tokio::sync::mpsc::Sender::closed) when nobody reads the response any more.
     fn handle_subscription(
@@ -95,6 +131,9 @@ pub struct ClientInfo {
     pub principal_name: Arc<str>,
     /// The principal, parsed.
     pub principal: Principal,
+    /// What a revocation may name: the principal and its certificate (`certificate/` and the SHA-256 of its DER form in
+    /// hexadecimal).
+    pub subjects: Vec<String>,
     /// The client's address.
     pub address: SocketAddr,
     /// The limits that the client announced; 0 stands for "not announced".

@@ -46,6 +46,7 @@ pub(super) async fn serve<S: Service>(
         0 => usize::MAX,
         announced => announced as usize,
     };
+    let entity_type = request.r#type.clone();
     let mut events = match check(&request) {
         Ok(()) => shared.service.handle_subscription(peer, request).await,
         Err(problem) => Err(problem),
@@ -57,7 +58,13 @@ pub(super) async fn serve<S: Service>(
             () = writer.taken() => return Ok(()),
             event = events.recv() => event,
         };
-        let Some(event) = event else { return Err(stopping()) };
+        let Some(mut event) = event else { return Err(stopping()) };
+        // What was permitted when it began may not be any more.
+        if let SubscriptionEvent::Items(..) = event
+            && let Err(problem) = shared.service.check_subscription(peer, &entity_type)
+        {
+            event = SubscriptionEvent::Problem(problem);
+        }
         let _charge = match &event {
             SubscriptionEvent::Items(_, charge) => Some(charge.clone()),
             _ => None,

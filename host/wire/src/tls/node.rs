@@ -39,15 +39,21 @@ pub fn server(
     Ok(config)
 }
 
-/// The principal at the other end of an established connection.
-pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
+/// The certificate of the other end of an established connection.
+pub(crate) fn peer_certificate(
+    connection: &quinn::Connection,
+) -> Result<CertificateDer<'static>, IdentityError> {
     let chain = connection
         .peer_identity()
         .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
-    match chain.as_deref().and_then(|chain| chain.first()) {
-        Some(certificate) => Principal::of(certificate),
-        None => Err(IdentityError::Certificate("the peer sent none".into())),
-    }
+    chain
+        .and_then(|chain| chain.into_iter().next())
+        .ok_or_else(|| IdentityError::Certificate("the peer sent none".into()))
+}
+
+/// The principal at the other end of an established connection.
+pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
+    Principal::of(&peer_certificate(connection)?)
 }
 
 /// The application protocol of an established connection.

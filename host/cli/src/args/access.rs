@@ -1,0 +1,75 @@
+//! The arguments of the commands about who may do what.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Policy {
+    #[command(subcommand)]
+    pub(crate) what: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Print the policy in force
+    Show {
+        #[command(flatten)]
+        node: AsNode,
+    },
+    /// Check a policy, and show what a principal may do under it
+    Check {
+        /// A file with a policy [default: the policy in force]
+        file: Option<PathBuf>,
+        /// Show what this principal may do, such as client/alice
+        #[arg(long, value_name = "NAME")]
+        principal: Option<String>,
+    },
+    /// Replace the policy
+    Set {
+        /// A file with the new policy
+        file: PathBuf,
+        /// Replace it only if this is its current revision; 0 if none was set yet
+        #[arg(long, value_name = "N")]
+        expect_revision: Option<u64>,
+        /// Also set a policy under which you could not change it again
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        node: AsNode,
+    },
+}
+
+/// Whom to connect as.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AsNode {
+    /// Connect to this machine's node as that node, which may do everything: the way back if nobody may change the
+    /// policy any more. CONFIG is its configuration, or a directory with an ostraca.toml
+    #[arg(long = "as-node", id = "as_node", value_name = "CONFIG", conflicts_with = "profile")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Revoke {
+    /// A principal (client/NAME, token/ISSUER/SUBJECT), a certificate (certificate/FINGERPRINT) or a token
+    /// (token-id/ISSUER/ID); may be repeated
+    #[arg(value_name = "CREDENTIAL", required_unless_present = "certificate")]
+    pub(crate) credentials: Vec<String>,
+    /// Revoke the certificate in this PEM file; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) certificate: Vec<PathBuf>,
+    /// Why; shown by `ostraca revocations`
+    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "undo")]
+    pub(crate) reason: String,
+    /// Accept the credentials again
+    #[arg(long)]
+    pub(crate) undo: bool,
+    #[command(flatten)]
+    pub(crate) node: AsNode,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Revocations {
+    #[command(flatten)]
+    pub(crate) node: AsNode,
+}

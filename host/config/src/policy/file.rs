@@ -1,0 +1,52 @@
+//! A policy as written in its file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::user_file::units;
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct PolicyFile {
+    #[serde(with = "units::duration")]
+    pub(super) revocation_staleness: Duration,
+    pub(super) roles: BTreeMap<String, RoleSection>,
+    pub(super) grants: Vec<GrantSection>,
+}
+
+impl Default for PolicyFile {
+    fn default() -> Self {
+        Self {
+            revocation_staleness: Duration::from_secs(300),
+            roles: BTreeMap::new(),
+            grants: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RoleSection {
+    pub(super) permissions: Vec<String>,
+    #[serde(default = "everything")]
+    pub(super) namespaces: Vec<String>,
+    #[serde(default = "everything")]
+    pub(super) types: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct GrantSection {
+    pub(super) principals: Vec<String>,
+    pub(super) roles: Vec<String>,
+    #[serde(default = "everything")]
+    pub(super) namespaces: Vec<String>,
+    #[serde(default = "everything")]
+    pub(super) types: Vec<String>,
+}
+
+fn everything() -> Vec<String> {
+    vec!["*".into()]
+}

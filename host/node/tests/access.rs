@@ -1,0 +1,315 @@
+//! Who may do what: roles, the policy and revocations, over QUIC, on a cluster of two nodes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{COUNTER, client, config, counter, make, start};
+use ostraca_ca::Ca;
+use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, Profile, SubscribeFrom};
+use ostraca_node::config::Role;
+use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
+use ostraca_wire::Limits;
+use ostraca_wire::dial::Dialer;
+use ostraca_wire::identity::{Identity, fingerprint_of_pem};
+use ostraca_wire::proto::{PolicyRequest, RevocationsRequest};
+
+const GRACE: Duration = Duration::from_secs(20);
+/// Within this time, a change of policy or revocations has taken effect on every node.
+const SPREAD: Duration = Duration::from_secs(5);
+
+const POLICY: &str = r#"
+    [roles.support]
+    permissions = ["query", "view", "read-state"]
+
+    [[grants]]
+    principals = ["client/admin"]
+    roles = ["operator"]
+
+    [[grants]]
+    principals = ["client/deployer"]
+    roles = ["deployer"]
+
+    [[grants]]
+    principals = ["client/sender"]
+    roles = ["client"]
+    types = ["counter"]
+
+    [[grants]]
+    principals = ["client/viewer"]
+    roles = ["viewer"]
+
+    [[grants]]
+    principals = ["client/support"]
+    roles = ["support"]
+
+    [[grants]]
+    principals = ["client/elsewhere"]
+    roles = ["operator"]
+    types = ["other"]
+"#;
+
+struct Cluster {
+    dir: tempfile::TempDir,
+    cluster: InitializedCluster,
+    nodes: Vec<Node>,
+    admin: Client,
+}
+
+impl Cluster {
+    /// Two nodes, of which the first has the store, with a deployed counter.
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cluster = make(&dir.path().join("n1"));
+        let first = start(&dir.path().join("n1")).await;
+        let second = start(&joined(dir.path(), &first, &cluster)).await;
+        let admin = client(&first, &cluster).await;
+        admin.deploy(COUNTER, counter(), None).await.expect("deployed");
+        Self { dir, cluster, nodes: vec![first, second], admin }
+    }
+
+    fn identity(&self, name: &str) -> Identity {
+        let ca = Ca::load(&self.cluster.ca).expect("the authority");
+        ca.issue_client(name).expect("an identity")
+    }
+
+    async fn connect(&self, node: usize, identity: &Identity) -> Client {
+        self.try_connect(node, identity).await.expect("a connection")
+    }
+
+    async fn try_connect(&self, node: usize, identity: &Identity) -> Result<Client, String> {
+        let address = self.nodes[node].address().to_string();
+        let profile = Profile::new(vec![address], &self.cluster.ca_pem, identity);
+        Client::connect(profile).await.map_err(|error| error.code().to_string())
+    }
+
+    async fn set_policy(&self, text: &str) -> Result<u64, AdminError> {
+        set_policy(&self.admin, text, false).await
+    }
+
+    async fn stop(self) {
+        self.admin.close().await;
+        for node in self.nodes.into_iter().rev() {
+            node.stop(GRACE).await;
+        }
+    }
+}
+
+fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
+    let home = dir.join("n2");
+    let options = JoinOptions {
+        node: "n2".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        roles: vec![Role::Manager, Role::Host, Role::Gateway],
+        join: vec![first.address().to_string()],
+        ca: cluster.ca.clone(),
+        postgres: None,
+        rows: None,
+    };
+    join(&home, &options).expect("a node that joins");
+    home
+}
+
+async fn set_policy(client: &Client, text: &str, force: bool) -> Result<u64, AdminError> {
+    let request = PolicyRequest { text: Some(text.into()), force, ..Default::default() };
+    client.policy(request).await.map(|state| state.revision)
+}
+
+/// Waits until something holds, for at most the time that a change takes to spread.
+async fn soon<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let since = Instant::now();
+    while !holds().await {
+        assert!(since.elapsed() < SPREAD, "{what} took longer than {SPREAD:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whether a request was not refused for lack of a permission. Other refusals come later, and are fine.
+fn is_permitted<T>(result: &Result<T, AdminError>) -> bool {
+    result.as_ref().err().is_none_or(|error| error.code() != "access-denied")
+}
+
+fn may_run<T>(result: &Result<T, CallError>) -> bool {
+    result.as_ref().err().is_none_or(|error| error.code() != "access-denied")
+}
+
+/// What a client may do, as one letter for each operation.
+async fn letters(client: &Client) -> String {
+    let alice = Entity::new("counter", "alice");
+    let session = client.session();
+    let mut letters = String::new();
+    let mut add = |letter: char, permitted: bool| letters.extend(permitted.then_some(letter));
+    add('c', may_run(&session.command(&alice, "add", "1").await));
+    add('q', may_run(&session.query(&alice, "get", "").await));
+    add('m', may_run(&session.forget_entity(&alice, &CallOptions::default()).await));
+    let mut items = client.subscribe(&alice, "news", SubscribeFrom::Oldest);
+    let refused = items.established().await.err();
+    add('f', refused.is_none_or(|error| error.code() != "access-denied"));
+    add('d', is_permitted(&client.deploy(COUNTER, counter(), None).await));
+    add('v', is_permitted(&client.status().await));
+    add('e', is_permitted(&client.inspect(&alice, false).await));
+    add('r', is_permitted(&client.inspect(&alice, true).await));
+    let drain = async { client.drain("nowhere", false).await?.next().await };
+    add('x', is_permitted(&drain.await));
+    add('n', is_permitted(&client.nodes().await));
+    add('M', is_permitted(&client.methods("counter").await));
+    add('p', is_permitted(&client.policy(PolicyRequest::default()).await));
+    add('P', is_permitted(&set_policy(client, POLICY, true).await));
+    let restore = RevocationsRequest { restore: vec!["client/x".into()], ..Default::default() };
+    add('R', is_permitted(&client.revocations(restore).await));
+    letters
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_do_what_the_policy_says() {
+    let cluster = Cluster::start().await;
+    cluster.set_policy(POLICY).await.expect("set");
+    let table = BTreeMap::from([
+        ("admin", "cqmfdverxnMpPR"),
+        ("deployer", "dvenMp"),
+        ("sender", "cqfnM"),
+        ("viewer", "venMp"),
+        ("support", "qfvernMp"),
+        ("elsewhere", "n"),
+        ("nobody", ""),
+    ]);
+    for node in [0, 1] {
+        for (name, allowed) in &table {
+            let client = cluster.connect(node, &cluster.identity(name)).await;
+            // The policy must have reached this node.
+            soon(name, async || letters(&client).await == *allowed).await;
+            assert_eq!(letters(&client).await, *allowed, "{name} at node {node}");
+            client.close().await;
+        }
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_client_ends_soon_on_every_node() {
+    let cluster = Cluster::start().await;
+    let alice = Entity::new("counter", "alice");
+    let revoke = |revoke: &[String], restore: &[String]| RevocationsRequest {
+        revoke: revoke.to_vec(),
+        restore: restore.to_vec(),
+        reason: "a test".into(),
+    };
+    let (bob, carol, carol2) =
+        (cluster.identity("bob"), cluster.identity("carol"), cluster.identity("carol"));
+    let certificate = fingerprint_of_pem(carol.certificate_pem()).expect("a certificate");
+    let subjects = ["client/bob".to_owned(), format!("certificate/{certificate}")];
+
+    // Bare connections, since the client would connect again; and subscriptions that wait for items.
+    let trust = Ca::load(&cluster.cluster.ca).and_then(|ca| ca.trust()).expect("trust");
+    let mut links = Vec::new();
+    for node in &cluster.nodes {
+        for identity in [&bob, &carol, &carol2] {
+            let dialer = Dialer::new(Some(identity), &trust, node.address(), Limits::default());
+            let link = dialer.expect("dialer").connect(node.address()).await.expect("connected");
+            links.push(link);
+        }
+    }
+    let follower = cluster.connect(1, &bob).await;
+    let mut items = follower.subscribe(&alice, "news", SubscribeFrom::Now);
+    items.established().await.expect("established");
+    let other = cluster.connect(1, &carol2).await;
+    other.session().command(&alice, "add", "1").await.expect("added");
+
+    let since = Instant::now();
+    let revoked = cluster.admin.revocations(revoke(&subjects, &[])).await.expect("revoked");
+    assert_eq!(revoked.len(), 2);
+    let shown = (&*revoked[0].subject, &*revoked[0].by, &*revoked[0].reason);
+    assert_eq!(shown, ("client/bob", "client/admin", "a test"));
+    for (index, link) in links.iter().enumerate() {
+        let closed = tokio::time::timeout(SPREAD, link.closed());
+        match index % 3 {
+            2 => {}
+            which => {
+                let error = closed.await.expect("closed in time").to_string();
+                assert!(error.contains("revoked") && error.contains(&subjects[which]), "{error}");
+            }
+        }
+    }
+    assert!(since.elapsed() < SPREAD);
+    for node in [0, 1] {
+        for identity in [&bob, &carol] {
+            let refused = cluster.try_connect(node, identity).await.err();
+            assert_eq!(refused.as_deref(), Some("revoked"), "node {node}");
+        }
+    }
+    // The subscription gets nothing more, and the other certificate of the same client still counts.
+    other.session().command(&alice, "add", "1").await.expect("added");
+    let next = tokio::time::timeout(Duration::from_secs(1), items.next()).await;
+    assert!(!matches!(next, Ok(Ok(_))), "{next:?}");
+
+    cluster.admin.revocations(revoke(&[], &subjects)).await.expect("restored");
+    soon("restoring", async || cluster.try_connect(1, &bob).await.is_ok()).await;
+    for mistake in ["node/n2", "bob", "certificate/ab", "token/x", "entity/a", "client/"] {
+        let refused = cluster.admin.revocations(revoke(&[mistake.into()], &[])).await;
+        let code = refused.err().map(|error| error.code().to_owned());
+        assert_eq!(code.as_deref(), Some("invalid-credential"), "{mistake}");
+    }
+    follower.close().await;
+    other.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_out_is_refused_and_a_node_can_undo_it() {
+    let cluster = Cluster::start().await;
+    let code = |result: Result<u64, AdminError>| result.err().map(|it| it.code().to_owned());
+    assert_eq!(code(cluster.set_policy("[[grant]]").await).as_deref(), Some("invalid-policy"));
+    assert_eq!(code(cluster.set_policy("").await).as_deref(), Some("policy-lock-out"));
+    let state = cluster.admin.policy(PolicyRequest::default()).await.expect("the policy");
+    assert_eq!(state.revision, 0, "nothing was set");
+    let stale = PolicyRequest {
+        text: Some(POLICY.into()),
+        expected_revision: Some(1),
+        ..Default::default()
+    };
+    let refused = cluster.admin.policy(stale).await.map(|state| state.revision);
+    assert_eq!(code(refused).as_deref(), Some("policy-changed"));
+
+    assert_eq!(set_policy(&cluster.admin, "", true).await.expect("forced"), 1);
+    assert_eq!(code(cluster.set_policy(POLICY).await).as_deref(), Some("access-denied"));
+    let bob = cluster.connect(1, &cluster.identity("bob")).await;
+    soon("the empty policy", async || !is_permitted(&bob.nodes().await)).await;
+    // The other node's own identity, at that node.
+    let (_, identity) = config(&cluster.dir.path().join("n2")).load_identity().expect("identity");
+    let node = cluster.connect(1, &identity).await;
+    assert_eq!(set_policy(&node, POLICY, false).await.expect("set"), 2);
+    node.close().await;
+    soon("the policy", async || is_permitted(&cluster.admin.status().await)).await;
+    bob.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_cut_off_from_the_rows_refuses_clients() {
+    let mut cluster = Cluster::start().await;
+    let brief = format!("revocation-staleness = \"2 s\"\n{POLICY}");
+    cluster.set_policy(&brief).await.expect("set");
+    let sender = cluster.connect(1, &cluster.identity("sender")).await;
+    let alice = Entity::new("counter", "alice");
+    let query = async || sender.session().query(&alice, "get", "").await;
+    soon("the policy", async || query().await.is_ok()).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    query().await.expect("answered: the rows were read again");
+
+    let store = cluster.nodes.remove(0);
+    store.stop(GRACE).await;
+    let refused = async || {
+        let listed = sender.methods("counter").await;
+        listed.err().map(|error| error.code().to_owned())
+    };
+    soon("the refusal", async || refused().await.as_deref() == Some("access-unknown")).await;
+    // Why is still shown.
+    assert!(sender.nodes().await.is_ok());
+    sender.close().await;
+    for node in cluster.nodes {
+        // It cannot hand anything over.
+        node.stop(Duration::from_secs(1)).await;
+    }
+}
