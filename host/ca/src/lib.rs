@@ -1,7 +1,10 @@
-//! Creates the cluster's own certificate authority, and issues certificates to nodes and clients.
+//! Creates the cluster's own certificate authority, and issues certificates to nodes and clients. [`tokens`] has the key
+//! for its tokens.
 //!
 //! A separate crate, since only the `ostraca` command and the creation of a node issue certificates. An application
 //! that embeds the client checks certificates with `ostraca_wire::identity` and does not build this crate.
+
+pub mod tokens;
 
 use std::path::Path;
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use ostraca_codes::codes;
 use ostraca_config::Policy;
 use ostraca_config::policy::Permissions;
+use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, StoredRow};
+use ostraca_token::VerifiedToken;
 use ostraca_wire::clock::BootInstant;
 use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::Problem;
@@ -170,6 +172,22 @@ impl AccessRegistry {
     /// [`AccessRefused::Revoked`]; [`AccessRefused::Unknown`] if the revocations cannot be understood.
     pub fn check_revocations(&self, subjects: &[String]) -> Result<(), AccessRefused> {
         self.current().check_revocations(subjects)
+    }
+
+    /// Checks a token, at `utc_ms` of the cluster's UTC.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn check_token(
+        &self,
+        token: &str,
+        cluster: ClusterId,
+        utc_ms: u64,
+    ) -> Result<VerifiedToken, String> {
+        let policy = self.policy().map_err(|refused| refused.to_string())?;
+        self.check_age(policy.revocation_staleness()).map_err(|refused| refused.to_string())?;
+        ostraca_token::verify(policy.issuers(), token, cluster, utc_ms, policy.token_life())
+            .map_err(|error| error.to_string())
     }
 
     /// Like [`AccessRegistry::permissions`], but as of whenever the rows were last read; by the default policy if they

@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
-pub(crate) use access::{Policy, PolicyCommand, Revocations, Revoke};
+pub(crate) use access::{
+    IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
+};
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
@@ -87,6 +89,8 @@ pub(crate) enum Command {
     Store(Store),
     /// Issue certificates with the cluster's authority
     Ca(Ca),
+    /// Issue tokens with the cluster's authority: for clients without a certificate, for hours
+    Token(Token),
     /// Create an entity project in ./NAME
     New(New),
     /// Compile a Rust entity to a component

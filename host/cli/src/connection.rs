@@ -1,17 +1,14 @@
 //! Connects to the profile's cluster, and shows a spinner for slow operations.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use ostraca_client::{Client, Profile};
 use ostraca_codes::codes;
-use ostraca_node::{Config, NodeError};
 use tokio::time::Instant;
 
 use crate::args::{Global, OutputFormat};
-use crate::commands::config_file;
 use crate::failure::{Exit, Failure};
 
 /// Faster operations show no spinner.
@@ -20,19 +17,6 @@ const SPINNER_DELAY: Duration = Duration::from_secs(1);
 /// Connects to the cluster of the profile.
 pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
     connect_to(profile(global)?).await
-}
-
-/// Connects to the cluster of the profile, or as the node with a configuration, to that node.
-pub(crate) async fn connect_as(global: &Global, node: Option<&Path>) -> Result<Client, Failure> {
-    let Some(file) = node else { return connect(global).await };
-    let config = Config::load(&config_file(file))?;
-    let (_, identity) = config.load_identity().map_err(NodeError::from)?;
-    let authority = config.load_authority().map_err(NodeError::from)?;
-    let mut listen = config.listen;
-    if listen.ip().is_unspecified() {
-        listen.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-    }
-    connect_to(Profile::new(vec![listen.to_string()], &authority, &identity)).await
 }
 
 /// Connects to the addresses of a profile.

@@ -461,6 +461,31 @@ fn a_policy_is_shown_checked_set_and_recovered() {
     assert_eq!(ok(dir, &admin(&["revocations"])), "nothing is revoked\n");
     ok(dir, &bob(&["nodes"]));
 
+    // A token, once the policy accepts the authority's tokens and grants their holder a role.
+    let issuer = ok(dir, &["token", "key", "--ca", "n1/ca"]);
+    let grant = "[[grants]]\nprincipals = [\"token/ostraca/carol\"]\nroles = [\"viewer\"]\n";
+    std::fs::write(dir.join("tokens.toml"), format!("{shown}\n{grant}\n{issuer}"))
+        .expect("written");
+    ok(dir, &admin(&["policy", "set", "tokens.toml"]));
+    let issue = ["token", "issue", "carol", "--ca", "n1/ca", "--life", "1h"];
+    let issued = ok(dir, &[&issue[..], &["--out", "c", "--address", at]].concat());
+    assert!(
+        issued.starts_with("issued a token for token/ostraca/carol, valid until 20"),
+        "{issued}"
+    );
+    ok(dir, &["status", "--profile", "c/carol.toml"]);
+    let refusal = refused(dir, 5, "access-denied", &["drain", "n1", "--profile", "c/carol.toml"]);
+    assert!(refusal.contains("`token/ostraca/carol` may not"), "{refusal}");
+    let printed = ok(dir, &issue);
+    assert_eq!((printed.matches('.').count(), printed.lines().count()), (2, 1), "{printed}");
+    refused(
+        dir,
+        2,
+        "invalid-value",
+        &["token", "issue", "carol", "--ca", "n1/ca", "--life", "31d"],
+    );
+    refused(dir, 2, "invalid-identity", &["token", "issue", "a/b", "--ca", "n1/ca"]);
+
     // Nobody may change this one: only the node can.
     std::fs::write(dir.join("locked.toml"), "").expect("written");
     let check = ok(dir, &["policy", "check", "locked.toml", "--principal", "client/admin"]);
@@ -474,7 +499,8 @@ fn a_policy_is_shown_checked_set_and_recovered() {
     let config = config.replace("127.0.0.1:0", at);
     std::fs::write(dir.join("n1/ostraca.toml"), config).expect("written");
     ok(dir, &["policy", "set", "policy.toml", "--as-node", "n1"]);
-    assert!(ok(dir, &admin(&["policy", "show"])).starts_with("# revision 3\n"));
+    assert!(ok(dir, &admin(&["policy", "show"])).starts_with("# revision 4\n"));
+    refused(dir, 3, "invalid-token", &["status", "--profile", "c/carol.toml"]);
     assert_eq!(node.stop(), Some(0));
 }
 

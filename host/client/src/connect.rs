@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ostraca_codes::{Code, codes};
 use ostraca_wire::dial::{ClientConnection, Dialer};
-use ostraca_wire::identity::{Identity, TrustRoot};
+use ostraca_wire::identity::TrustRoot;
 use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
 use ostraca_wire::{Error, Limits};
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use crate::cluster_clock::ClusterClock;
 use crate::connection_state::ConnectionState;
 use crate::driver;
 use crate::gateway_switch::SharedSwitchTimer;
-use crate::profile::{Profile, ProfileError};
+use crate::profile::{Credential, Profile, ProfileError};
 use crate::session::{Session, Shared};
 
 /// The pauses before a reconnect.
@@ -129,8 +129,8 @@ impl Client {
         profile: Profile,
         options: ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        let (identity, trust) = profile.credentials()?;
-        let mut dialers = Dialers { identity, trust, options, v4: None, v6: None };
+        let (credential, trust) = profile.credentials()?;
+        let mut dialers = Dialers { credential, trust, options, v4: None, v6: None };
         let link = dialers.connect_any(&profile.addresses, None).await?;
         let clock = Arc::new(ClusterClock::default());
         let (publish, links) = watch::channel(ConnectionState::default());
@@ -274,7 +274,7 @@ impl ConnectionKeeper {
 /// One socket per address family, created when it is first needed.
 #[derive(Clone)]
 struct Dialers {
-    identity: Identity,
+    credential: Credential,
     trust: TrustRoot,
     options: ConnectOptions,
     v4: Option<Dialer>,
@@ -288,6 +288,7 @@ impl Dialers {
         addresses: &[String],
         except: Option<SocketAddr>,
     ) -> Result<ClientConnection, ConnectError> {
+        let token = self.credential.token()?;
         let mut last = String::from("the profile has no addresses");
         let mut refused = None;
         for address in addresses {
@@ -301,7 +302,7 @@ impl Dialers {
             for socket in resolved.into_iter().filter(|socket| Some(*socket) != except) {
                 let limit = self.options.connect_timeout;
                 let attempt = match self.dialer(socket) {
-                    Ok(dialer) => timeout(limit, dialer.connect(socket)).await,
+                    Ok(dialer) => timeout(limit, dialer.connect_with_token(socket, &token)).await,
                     Err(error) => Ok(Err(error)),
                 };
                 match attempt {
@@ -332,7 +333,7 @@ impl Dialers {
             Some(dialer) => dialer,
             None => {
                 let limits = self.options.limits.clone();
-                Dialer::new(Some(&self.identity), &self.trust, address, limits)?
+                Dialer::new(self.credential.identity(), &self.trust, address, limits)?
             }
         };
         Ok(slot.insert(dialer))

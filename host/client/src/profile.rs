@@ -28,10 +28,16 @@ pub struct Profile {
     pub namespace: String,
     /// The certificate of the cluster's authority.
     pub ca: String,
-    /// The client's certificate.
+    /// The client's certificate; empty if it shows a token.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub certificate: String,
-    /// The client's key: a secret.
+    /// The client's key: a secret; empty if it shows a token.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
+    /// The file with the client's token, instead of certificate and key; relative to the profile's directory. It is read
+    /// for each connection, so that it may be replaced before the token expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Profile {
@@ -116,6 +122,7 @@ impl LocatedProfile {
                 it.addresses.clone(),
                 it.namespace.clone(),
                 it.certificate.clone(),
+                it.token_file.clone(),
             )
         };
         // An unreadable profile counts as different.
@@ -134,6 +141,26 @@ impl Profile {
             ca: ca_pem.into(),
             certificate: client.certificate_pem().into(),
             key: client.key_pem().into(),
+            token_file: None,
+        }
+    }
+
+    /// The profile of whoever holds the token in a file, for nodes that listen on `addresses`.
+    #[must_use]
+    pub fn with_token(
+        addresses: Vec<String>,
+        cluster: ClusterId,
+        ca_pem: &str,
+        token_file: PathBuf,
+    ) -> Self {
+        Self {
+            cluster_id: cluster.to_string(),
+            addresses,
+            namespace: default_namespace(),
+            ca: ca_pem.into(),
+            certificate: String::new(),
+            key: String::new(),
+            token_file: Some(token_file),
         }
     }
 
@@ -207,8 +234,18 @@ impl Profile {
             text: error.to_string().trim_end().to_owned(),
         })?;
         let directory = path.parent().unwrap_or(Path::new("."));
+        if let Some(token_file) = &mut profile.token_file {
+            *token_file = directory.join(&*token_file);
+        }
+        let with_token = profile.token_file.is_some();
+        if with_token != profile.certificate.is_empty() || with_token != profile.key.is_empty() {
+            return Err(ProfileError::Invalid {
+                path: path.display().to_string(),
+                text: "it needs either `certificate` and `key`, or `token_file`".into(),
+            });
+        }
         for part in [&mut profile.ca, &mut profile.certificate, &mut profile.key] {
-            if !part.contains("-----BEGIN") {
+            if !part.is_empty() && !part.contains("-----BEGIN") {
                 let named = directory.join(part.as_str());
                 *part = fs::read_to_string(&named).map_err(|e| file("read", &named, e))?;
             }
@@ -236,10 +273,17 @@ impl Profile {
     }
 
     /// The certificates and key in the profile, checked to belong to one cluster.
-    pub(crate) fn credentials(&self) -> Result<(Identity, TrustRoot), ProfileError> {
+    pub(crate) fn credentials(&self) -> Result<(Credential, TrustRoot), ProfileError> {
         let trust = TrustRoot::from_pem(&self.ca)?;
-        let identity = Identity::from_pem(&self.certificate, &self.key)?;
-        let parts = [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
+        let mut parts = vec![("ca", trust.cluster)];
+        let credential = match &self.token_file {
+            Some(file) => Credential::Token(file.clone()),
+            None => {
+                let identity = Identity::from_pem(&self.certificate, &self.key)?;
+                parts.push(("certificate", identity.principal().cluster));
+                Credential::Certificate(Box::new(identity))
+            }
+        };
         for (what, found) in parts {
             if found.to_string() != self.cluster_id {
                 return Err(ProfileError::ClusterMismatch {
@@ -249,6 +293,42 @@ impl Profile {
                 });
             }
         }
-        Ok((identity, trust))
+        Ok((credential, trust))
+    }
+}
+
+/// What a client shows to prove who it is.
+#[derive(Clone)]
+pub(crate) enum Credential {
+    Certificate(Box<Identity>),
+    /// The file with its token.
+    Token(PathBuf),
+}
+
+impl Credential {
+    /// The certificate, if it is one.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Certificate(identity) => Some(identity),
+            Self::Token(_) => None,
+        }
+    }
+
+    /// The token, read anew; empty for a certificate.
+    pub(crate) fn token(&self) -> Result<String, ProfileError> {
+        let Self::Token(file) = self else { return Ok(String::new()) };
+        let text = fs::read_to_string(file).map_err(|source| ProfileError::File {
+            action: "read",
+            path: file.display().to_string(),
+            from: " (named by `token_file` in the profile)",
+            source,
+        })?;
+        match text.trim() {
+            "" => Err(ProfileError::Invalid {
+                path: file.display().to_string(),
+                text: "the file with the token is empty".into(),
+            }),
+            token => Ok(token.to_owned()),
+        }
     }
 }

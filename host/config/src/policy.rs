@@ -20,6 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ostraca_codes::codes;
+use ostraca_token::Issuer;
 
 use crate::user_file::{SourceText, UserFileError};
 pub(crate) use check::check_principal_pattern;
@@ -177,6 +178,8 @@ struct Grant {
 pub struct Policy {
     roles: BTreeMap<String, Role>,
     grants: Vec<Grant>,
+    issuers: Vec<Issuer>,
+    token_life: Duration,
     revocation_staleness: Duration,
 }
 
@@ -205,6 +208,18 @@ impl Policy {
     #[must_use]
     pub fn revocation_staleness(&self) -> Duration {
         self.revocation_staleness
+    }
+
+    /// Whose tokens the cluster accepts.
+    #[must_use]
+    pub fn issuers(&self) -> &[Issuer] {
+        &self.issuers
+    }
+
+    /// How long a token may last from now on (`token-life`; default 24 h, 1 min to 30 days). Error `invalid-token`.
+    #[must_use]
+    pub fn token_life(&self) -> Duration {
+        self.token_life
     }
 
     /// What a principal, written `client/alice`, may do.

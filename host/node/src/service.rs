@@ -8,13 +8,14 @@ use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
 use ostraca_wire::proto::{Problem, Subscribe};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
-    SubscriptionEvent,
+    SubscriptionEvent, TokenHolder,
 };
 use tokio::sync::{mpsc, watch};
 
 use ostraca_admin::{AdminService, is_diagnostic};
 use ostraca_catalog::types::unknown_type;
 use ostraca_catalog::{AccessRefused, AccessRegistry};
+use ostraca_core::ids::ClusterId;
 use ostraca_gateway::Gateway;
 
 use crate::admission;
@@ -27,6 +28,8 @@ const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct ClientService {
     /// Who may do what.
     access: AccessRegistry,
+    /// The cluster for which tokens must be.
+    cluster: ClusterId,
     backend: OnceLock<ClientBackend>,
 }
 
@@ -39,8 +42,8 @@ pub(crate) struct ClientBackend {
 }
 
 impl ClientService {
-    pub(crate) fn new(access: AccessRegistry) -> Self {
-        Self { access, backend: OnceLock::new() }
+    pub(crate) fn new(access: AccessRegistry, cluster: ClusterId) -> Self {
+        Self { access, cluster, backend: OnceLock::new() }
     }
 
     pub(crate) fn set_backend(&self, open: ClientBackend) {
@@ -131,6 +134,16 @@ impl Service for ClientService {
         };
         let permissions = admission::permissions(&self.access, peer, is_diagnostic(&request))?;
         admin.handle_request(&peer.principal_name, &permissions, request).await
+    }
+
+    fn check_token(&self, token: &str) -> Result<TokenHolder, String> {
+        let Some(ClientBackend { gateway, .. }) = self.backend.get() else {
+            return Err("the node is starting".into());
+        };
+        let utc_ms = gateway.clock.utc_ms();
+        let token = self.access.check_token(token, self.cluster, utc_ms)?;
+        let valid_for = Duration::from_millis(token.expires_ms.saturating_sub(utc_ms));
+        Ok(TokenHolder { principal: token.principal, subjects: token.subjects, valid_for })
     }
 
     fn check_connection(&self, peer: &ClientInfo) -> Result<(), String> {

@@ -4,13 +4,16 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{COUNTER, client, config, counter, make, start};
 use ostraca_ca::Ca;
+use ostraca_ca::tokens::signing_key;
 use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, Profile, SubscribeFrom};
+use ostraca_core::ids::ClusterId;
 use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
+use ostraca_token::Claims;
 use ostraca_wire::Limits;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Identity, fingerprint_of_pem};
@@ -39,6 +42,10 @@ const POLICY: &str = r#"
 
     [[grants]]
     principals = ["client/viewer"]
+    roles = ["viewer"]
+
+    [[grants]]
+    principals = ["token/ostraca/viewer"]
     roles = ["viewer"]
 
     [[grants]]
@@ -82,6 +89,35 @@ impl Cluster {
     async fn try_connect(&self, node: usize, identity: &Identity) -> Result<Client, String> {
         let address = self.nodes[node].address().to_string();
         let profile = Profile::new(vec![address], &self.cluster.ca_pem, identity);
+        Client::connect(profile).await.map_err(|error| error.code().to_string())
+    }
+
+    /// A policy with the authority's tokens.
+    fn policy_with_tokens(&self, policy: &str) -> String {
+        let jwks = signing_key(&self.cluster.ca).expect("a key").jwks();
+        format!("{policy}\n[issuers.ostraca]\nissuer = \"ostraca\"\njwks = '''{jwks}'''\n")
+    }
+
+    /// A token for `token/ostraca/NAME` with this id, which lasts some seconds.
+    fn token(&self, name: &str, id: &str, aud: ClusterId, seconds: u64) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+        let claims = Claims {
+            iss: "ostraca".into(),
+            sub: name.into(),
+            aud: aud.to_string(),
+            iat: now,
+            exp: now + seconds,
+            jti: id.into(),
+        };
+        signing_key(&self.cluster.ca).expect("a key").issue(&claims).expect("issued")
+    }
+
+    /// Connects with the token in a file.
+    async fn connect_with_token(&self, node: usize, file: &Path) -> Result<Client, String> {
+        let address = self.nodes[node].address().to_string();
+        let cluster = self.cluster.cluster;
+        let profile =
+            Profile::with_token(vec![address], cluster, &self.cluster.ca_pem, file.to_owned());
         Client::connect(profile).await.map_err(|error| error.code().to_string())
     }
 
@@ -136,7 +172,7 @@ fn may_run<T>(result: &Result<T, CallError>) -> bool {
 }
 
 /// What a client may do, as one letter for each operation.
-async fn letters(client: &Client) -> String {
+async fn letters(client: &Client, policy: &str) -> String {
     let alice = Entity::new("counter", "alice");
     let session = client.session();
     let mut letters = String::new();
@@ -156,7 +192,7 @@ async fn letters(client: &Client) -> String {
     add('n', is_permitted(&client.nodes().await));
     add('M', is_permitted(&client.methods("counter").await));
     add('p', is_permitted(&client.policy(PolicyRequest::default()).await));
-    add('P', is_permitted(&set_policy(client, POLICY, true).await));
+    add('P', is_permitted(&set_policy(client, policy, true).await));
     let restore = RevocationsRequest { restore: vec!["client/x".into()], ..Default::default() };
     add('R', is_permitted(&client.revocations(restore).await));
     letters
@@ -165,7 +201,8 @@ async fn letters(client: &Client) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_do_what_the_policy_says() {
     let cluster = Cluster::start().await;
-    cluster.set_policy(POLICY).await.expect("set");
+    let policy = cluster.policy_with_tokens(POLICY);
+    cluster.set_policy(&policy).await.expect("set");
     let table = BTreeMap::from([
         ("admin", "cqmfdverxnMpPR"),
         ("deployer", "dvenMp"),
@@ -179,8 +216,16 @@ async fn each_role_may_do_what_the_policy_says() {
         for (name, allowed) in &table {
             let client = cluster.connect(node, &cluster.identity(name)).await;
             // The policy must have reached this node.
-            soon(name, async || letters(&client).await == *allowed).await;
-            assert_eq!(letters(&client).await, *allowed, "{name} at node {node}");
+            soon(name, async || letters(&client, &policy).await == *allowed).await;
+            assert_eq!(letters(&client, &policy).await, *allowed, "{name} at node {node}");
+            client.close().await;
+            // The holder of a token has the roles of its own principal only.
+            let file = cluster.dir.path().join("token");
+            let token = cluster.token(name, "1", cluster.cluster.cluster, 60);
+            std::fs::write(&file, token).expect("written");
+            let client = cluster.connect_with_token(node, &file).await.expect("connected");
+            let allowed = if *name == "viewer" { "venMp" } else { "" };
+            assert_eq!(letters(&client, &policy).await, allowed, "token of {name} at {node}");
             client.close().await;
         }
     }
@@ -312,4 +357,78 @@ async fn a_node_cut_off_from_the_rows_refuses_clients() {
         // It cannot hand anything over.
         node.stop(Duration::from_secs(1)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_end_when_they_expire_or_are_revoked() {
+    let cluster = Cluster::start().await;
+    let own = cluster.cluster.cluster;
+    let file = cluster.dir.path().join("token");
+    let write = |token: &str| std::fs::write(&file, token).expect("written");
+    write(&cluster.token("bob", "1", own, 60));
+    // No policy names the issuer yet.
+    let refused = cluster.connect_with_token(0, &file).await.err();
+    assert_eq!(refused.as_deref(), Some("invalid-token"));
+    let grant = "[[grants]]\nprincipals = [\"client/admin\"]\nroles = [\"operator\"]\n
+[[grants]]\nprincipals = [\"token/ostraca/*\"]\nroles = [\"client\"]\n";
+    cluster.set_policy(&cluster.policy_with_tokens(grant)).await.expect("set");
+    for node in [0, 1] {
+        soon("the issuer", async || cluster.connect_with_token(node, &file).await.is_ok()).await;
+    }
+    for (what, token) in [
+        ("another cluster's", cluster.token("bob", "1", ClusterId(7), 60)),
+        ("an expired one", cluster.token("bob", "1", own, 0)),
+        ("one that lasts too long", cluster.token("bob", "1", own, 3 * 86_400)),
+        ("garbage", "abc".into()),
+    ] {
+        write(&token);
+        let refused = cluster.connect_with_token(0, &file).await.err();
+        assert_eq!(refused.as_deref(), Some("invalid-token"), "{what}");
+    }
+    write("");
+    assert_eq!(
+        cluster.connect_with_token(0, &file).await.err().as_deref(),
+        Some("invalid-profile")
+    );
+
+    // A connection ends with its token, and the client goes on with the next one in the file.
+    let alice = Entity::new("counter", "alice");
+    write(&cluster.token("bob", "1", own, 3));
+    let bob = cluster.connect_with_token(1, &file).await.expect("connected");
+    let session = bob.session();
+    session.command(&alice, "add", "1").await.expect("added");
+    let first = bob.connected_to();
+    write(&cluster.token("bob", "2", own, 60));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let added = session.command(&alice, "add", "1").await.expect("added");
+    assert_eq!(&added.body[..], b"2");
+    assert!(first.is_some() && bob.connected_to().is_some());
+
+    let trust = Ca::load(&cluster.cluster.ca).and_then(|ca| ca.trust()).expect("trust");
+    let address = cluster.nodes[1].address();
+    let dialer = Dialer::new(None, &trust, address, Limits::default()).expect("dialer");
+    let mut links = Vec::new();
+    for (id, seconds) in [("2", 60), ("3", 60), ("4", 2)] {
+        let token = cluster.token("bob", id, own, seconds);
+        links.push(dialer.connect_with_token(address, &token).await.expect("connected"));
+    }
+    let revoke = vec!["token-id/ostraca/2".to_owned()];
+    let revoke = RevocationsRequest { revoke, ..Default::default() };
+    cluster.admin.revocations(revoke).await.expect("revoked");
+    for (link, why) in [(&links[0], "token-id/ostraca/2 is revoked"), (&links[2], "expired")] {
+        let closed = tokio::time::timeout(SPREAD, link.closed()).await.expect("closed in time");
+        assert!(closed.to_string().contains(why), "{closed}");
+    }
+    // Another token of the same holder still counts, until the holder is revoked.
+    let open = tokio::time::timeout(Duration::from_millis(100), links[1].closed()).await;
+    assert!(open.is_err(), "{open:?}");
+    let revoke = vec!["token/ostraca/bob".to_owned()];
+    let revoke = RevocationsRequest { revoke, ..Default::default() };
+    cluster.admin.revocations(revoke).await.expect("revoked");
+    let closed = tokio::time::timeout(SPREAD, links[1].closed()).await.expect("closed in time");
+    assert!(closed.to_string().contains("token/ostraca/bob is revoked"), "{closed}");
+    let nobody = dialer.connect(address).await.expect_err("refused");
+    assert_eq!(nobody.code(), "unauthenticated");
+    bob.close().await;
+    cluster.stop().await;
 }

@@ -74,6 +74,12 @@ codes! {
     UploadTimeout = 0x18, UPLOAD_TIMEOUT;
     /// The client's credential was revoked; the reason names it.
     Revoked = 0x19, REVOKED;
+    /// The client showed neither a certificate nor a token.
+    Unauthenticated = 0x1a, UNAUTHENTICATED;
+    /// The client's token is not accepted; the reason says why.
+    InvalidToken = 0x1b, INVALID_TOKEN;
+    /// The client's token has expired since the connection was opened.
+    TokenExpired = 0x1c, TOKEN_EXPIRED;
 }
 
 impl CloseCode {

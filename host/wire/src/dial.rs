@@ -26,8 +26,8 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Creates a dialer with its own socket. Must be called within a tokio runtime. Leave out `identity` only to test
-    /// how a node refuses a client without one.
+    /// Creates a dialer with its own socket. Must be called within a tokio runtime. A client without an `identity` needs
+    /// a token to connect.
     ///
     /// # Errors
     ///
@@ -54,7 +54,20 @@ impl Dialer {
     /// [`Error::CertificateRejected`] and [`Error::Closed`] say why this node cannot be used;
     /// [`Error::ConnectionLost`] means that it does not respond.
     pub async fn connect(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
-        match timeout(self.limits.hello_timeout, self.handshake(address)).await {
+        self.connect_with_token(address, "").await
+    }
+
+    /// Like [`Dialer::connect`], as the holder of a token; an empty one stands for none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dialer::connect`].
+    pub async fn connect_with_token(
+        &self,
+        address: SocketAddr,
+        token: &str,
+    ) -> Result<ClientConnection, Error> {
+        match timeout(self.limits.hello_timeout, self.handshake(address, token)).await {
             Ok(done) => done,
             Err(_) => Err(Error::ConnectionLost(format!(
                 "no hello from {address} within {:?} (`network.hello-timeout`)",
@@ -63,13 +76,14 @@ impl Dialer {
         }
     }
 
-    async fn handshake(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
+    async fn handshake(&self, address: SocketAddr, token: &str) -> Result<ClientConnection, Error> {
         let connection = self
             .endpoint
             .connect_with(self.config.clone(), address, tls::SERVER_NAME)
             .map_err(|e| Error::ConnectionLost(e.to_string()))?
             .await?;
-        let own = hello::client_hello(Some(self.trust.cluster), &self.limits);
+        let hello = hello::client_hello(Some(self.trust.cluster), &self.limits);
+        let own = Hello { token: token.into(), ..hello };
         let open = Open { stream: Some(open::Stream::Hello(own)) };
         let theirs = exchange_hello(&connection, &open, &self.limits).await?;
         hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(self.trust.cluster), &theirs)

@@ -114,7 +114,10 @@ impl Error {
             Self::Closed { code, .. } => {
                 matches!(
                     code,
-                    CloseCode::Done | CloseCode::ShuttingDown | CloseCode::TooManyConnections
+                    CloseCode::Done
+                        | CloseCode::ShuttingDown
+                        | CloseCode::TooManyConnections
+                        | CloseCode::TokenExpired
                 )
             }
             _ => false,

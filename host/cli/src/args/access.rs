@@ -1,6 +1,7 @@
 //! The arguments of the commands about who may do what.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -59,7 +60,13 @@ pub(crate) struct Revoke {
     #[arg(long, value_name = "FILE")]
     pub(crate) certificate: Vec<PathBuf>,
     /// Why; shown by `ostraca revocations`
-    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "undo")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        conflicts_with = "undo"
+    )]
     pub(crate) reason: String,
     /// Accept the credentials again
     #[arg(long)]
@@ -72,4 +79,43 @@ pub(crate) struct Revoke {
 pub(crate) struct Revocations {
     #[command(flatten)]
     pub(crate) node: AsNode,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Token {
+    #[command(subcommand)]
+    pub(crate) what: TokenCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Issue a token for token/ostraca/NAME and print it
+    Issue(IssueToken),
+    /// Print the section with which a policy accepts the authority's tokens
+    Key(TokenKey),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct IssueToken {
+    /// The holder's name
+    pub(crate) name: String,
+    /// Directory of the authority, with ca.pem and token.key; the key is created if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
+    /// How long the token is valid; the policy limits it (`token-life`)
+    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
+    pub(crate) life: Duration,
+    /// Write NAME.token and a profile, NAME.toml, to this directory instead of printing the token
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// With --out: a node's address for the profile; may be repeated
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7411", requires = "out", value_parser = super::host_and_port)]
+    pub(crate) address: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TokenKey {
+    /// Directory of the authority, with ca.pem and token.key; the key is created if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
 }

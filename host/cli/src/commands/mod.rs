@@ -5,6 +5,7 @@ use std::path::Path;
 
 pub(crate) mod activate;
 mod activity;
+mod as_node;
 pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod ca;
@@ -42,6 +43,7 @@ pub(crate) mod status;
 pub(crate) mod store;
 mod store_move;
 pub(crate) mod tell;
+pub(crate) mod token;
 
 /// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` creates it.
 pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {

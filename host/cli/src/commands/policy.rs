@@ -7,6 +7,7 @@ use ostraca_node::policy::{Permission, Permissions, Policy};
 use ostraca_wire::proto::{PolicyRequest, PolicyState};
 use serde_json::json;
 
+use super::as_node;
 use crate::args::{self, Global, OutputFormat, PolicyCommand};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
@@ -44,7 +45,7 @@ async fn request(
     node: Option<&Path>,
     request: PolicyRequest,
 ) -> Result<PolicyState, Failure> {
-    let client = connection::connect_as(global, node).await?;
+    let client = as_node::connect(global, node).await?;
     let state = connection::with_spinner("contacting the node", client.policy(request)).await?;
     connection::disconnect(client).await;
     Ok(state)

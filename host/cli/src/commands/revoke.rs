@@ -8,6 +8,7 @@ use ostraca_wire::identity;
 use ostraca_wire::proto::{Revocation, RevocationsRequest};
 use serde_json::{Value, json};
 
+use super::as_node;
 use crate::args::{Global, OutputFormat, Revocations, Revoke};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
@@ -53,7 +54,7 @@ async fn request(
     node: Option<&Path>,
     request: RevocationsRequest,
 ) -> Result<Vec<Revocation>, Failure> {
-    let client = connection::connect_as(global, node).await?;
+    let client = as_node::connect(global, node).await?;
     let all = connection::with_spinner("contacting the node", client.revocations(request)).await?;
     connection::disconnect(client).await;
     Ok(all)

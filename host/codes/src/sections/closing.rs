@@ -114,5 +114,20 @@ section! {
             happened: "The client's principal, certificate or token was revoked; the reason names which.",
             help: "Get another credential from an operator of the cluster. `ostraca revocations` shows who revoked it, when and why.",
         }
+        UNAUTHENTICATED = "unauthenticated" {
+            retry: No,
+            happened: "The client showed neither a certificate of the cluster nor a token.",
+            help: "Name a certificate and its key, or a token, in the profile: `ostraca ca issue client NAME`, `ostraca token issue NAME`.",
+        }
+        INVALID_TOKEN = "invalid-token" {
+            retry: No,
+            happened: "The client's token is not accepted: it has expired or lasts longer than the policy's `token-life`, is for another cluster, or its issuer or its key is not in the policy. The reason says which.",
+            help: "Get a new token. `ostraca policy show` lists the issuers.",
+        }
+        TOKEN_EXPIRED = "token-expired" {
+            retry: Yes,
+            happened: "The client's token has expired since the connection was opened.",
+            help: "Nothing, if the file that the profile names has a new token by now: the client reads it again when it reconnects.",
+        }
     }
 }

@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::file::PolicyFile;
+use ostraca_token::Issuer;
+
+use super::file::{IssuerSection, PolicyFile};
 use super::{BUILT_IN_ROLES, Grant, Permission, PermissionSet, Policy, PolicyError, Role, Scope};
 use crate::user_file::{SourceText, closest_name};
 
+const NAMES: &str = "1 to 64 lower-case letters, digits and dashes, starting with a letter";
+/// The shortest and the longest `token-life`.
+const LIFE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 24 * 3_600));
 /// The shortest and the longest `revocation-staleness`.
 const STALENESS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3_600));
-/// Maximum length of the name of a role, in bytes.
+/// Maximum length of the name of a role or an issuer, in bytes.
 const NAME: usize = 64;
 
 pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy, PolicyError> {
@@ -25,13 +30,9 @@ pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy,
             let why = format!("the role `{name}` exists already and cannot be changed");
             return Err(input.at(&path, why, Some("choose another name".into())));
         }
-        let good = name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.len() <= NAME
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        if !good {
+        if !is_name(&name) {
             let why = format!("{name:?} is not a name for a role");
-            let help = "1 to 64 lower-case letters, digits and dashes, starting with a letter";
-            return Err(input.at(&path, why, Some(help.into())));
+            return Err(input.at(&path, why, Some(NAMES.into())));
         }
         let scope = Scope { namespaces: section.namespaces, types: section.types };
         check_scope(input, &path, &scope)?;
@@ -81,12 +82,54 @@ pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy,
         check_scope(input, &["grants", &index], &scope)?;
         grants.push(Grant { principals: section.principals, roles: section.roles, scope });
     }
+    let issuers = issuers(input, file.issuers)?;
+    let life = file.token_life;
+    if !(LIFE.0..=LIFE.1).contains(&life) {
+        let why = "`token-life` must be from 1 min to 30 days".into();
+        return Err(input.at(&["token-life"], why, None));
+    }
     let staleness = file.revocation_staleness;
     if !(STALENESS.0..=STALENESS.1).contains(&staleness) {
         let why = "`revocation-staleness` must be from 1 s to 24 h".into();
         return Err(input.at(&["revocation-staleness"], why, None));
     }
-    Ok(Policy { roles, grants, revocation_staleness: staleness })
+    Ok(Policy { roles, grants, issuers, token_life: life, revocation_staleness: staleness })
+}
+
+fn issuers(
+    input: &SourceText<'_>,
+    sections: BTreeMap<String, IssuerSection>,
+) -> Result<Vec<Issuer>, PolicyError> {
+    let mut issuers: Vec<Issuer> = Vec::new();
+    for (name, IssuerSection { issuer: iss, jwks }) in sections {
+        if !is_name(&name) {
+            let why = format!("{name:?} is not a name for an issuer");
+            return Err(input.at(&["issuers", &name], why, Some(NAMES.into())));
+        }
+        if iss.is_empty() {
+            let why = "`issuer` is empty".into();
+            let help = "write what its tokens have as `iss`";
+            return Err(input.at(&["issuers", &name, "issuer"], why, Some(help.into())));
+        }
+        if let Some(other) = issuers.iter().find(|other| other.iss() == iss) {
+            let why = format!("the issuer `{}` has the same `issuer`", other.name());
+            let help = "put all of its keys into one `jwks`";
+            return Err(input.at(&["issuers", &name, "issuer"], why, Some(help.into())));
+        }
+        let issuer = Issuer::new(&name, &iss, &jwks).map_err(|why| {
+            let help = "paste the issuer's public keys, as `ostraca token key` or the provider's `jwks_uri` shows them";
+            input.at(&["issuers", &name, "jwks"], why, Some(help.into()))
+        })?;
+        issuers.push(issuer);
+    }
+    Ok(issuers)
+}
+
+/// Whether a role or an issuer may have this name.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.len() <= NAME
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 fn permissions(

@@ -12,6 +12,9 @@ use crate::user_file::units;
 pub(super) struct PolicyFile {
     #[serde(with = "units::duration")]
     pub(super) revocation_staleness: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) token_life: Duration,
+    pub(super) issuers: BTreeMap<String, IssuerSection>,
     pub(super) roles: BTreeMap<String, RoleSection>,
     pub(super) grants: Vec<GrantSection>,
 }
@@ -20,10 +23,21 @@ impl Default for PolicyFile {
     fn default() -> Self {
         Self {
             revocation_staleness: Duration::from_secs(300),
+            token_life: Duration::from_secs(24 * 3_600),
+            issuers: BTreeMap::new(),
             roles: BTreeMap::new(),
             grants: Vec::new(),
         }
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct IssuerSection {
+    /// The `iss` of its tokens.
+    pub(super) issuer: String,
+    /// A JSON Web Key Set, as text.
+    pub(super) jwks: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -59,7 +59,7 @@ impl Network {
             cluster_server: OnceLock::new(),
             gateway: OnceLock::new(),
         });
-        let client_service = Arc::new(ClientService::new(basis.access.clone()));
+        let client_service = Arc::new(ClientService::new(basis.access.clone(), basis.cluster));
         let (server, dialer) = Server::bind_with_peers(
             config.listen,
             "listen",

@@ -1,10 +1,12 @@
 //! Connections and their streams: the end of the handshake, the hello, and a task per stream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_core::ids::ScopedSessionId;
 use prost::Message;
+use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -13,7 +15,7 @@ use super::connection_guard::ConnectionGuard;
 use super::{
     ClientInfo, Inner, Service, SessionInfo, admin, give_up, peers, session, stopping, subscription,
 };
-use crate::budget::{Account, LimitReached};
+use crate::budget::{Account, LimitReached, Permit};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
@@ -26,8 +28,41 @@ use crate::{dial, hello, tls};
 /// cannot block others.
 const HANDSHAKES: usize = 256;
 
+/// Maximum size of a client's or a node's hello in bytes. Whoever sends it may not have proved who it is yet.
+const MAX_HELLO: u32 = 64 << 10;
+
 /// The smallest frame limit that a client may announce, in bytes: a complete refusal must fit.
 const MIN_CLIENT_MAX_FRAME: u32 = 4 << 10;
+
+/// Who is at the other end of a connection, with its place among the connections.
+struct Holder {
+    /// What a revocation may name.
+    subjects: Vec<String>,
+    account: Arc<Account>,
+    /// How long its token is valid; `None` for a certificate.
+    valid_for: Option<Duration>,
+    /// The connection's send window in bytes.
+    send_window: u64,
+    /// Held until it is dropped.
+    _place: Permit,
+}
+
+/// A client after the exchange of hellos.
+struct Admitted {
+    peer: Arc<ClientInfo>,
+    /// How long its token is valid; `None` for a certificate.
+    valid_for: Option<Duration>,
+    /// Its place among the connections, held until it is dropped.
+    _place: Permit,
+}
+
+/// Waits until a token expires.
+async fn expiry(valid_for: Option<Duration>) {
+    match valid_for {
+        Some(rest) => tokio::time::sleep(rest).await,
+        None => std::future::pending().await,
+    }
+}
 
 impl<S: Service> Inner<S> {
     /// Maximum number of connections of all kinds. Whether a connection belongs to a node, and to which principal, is
@@ -56,21 +91,18 @@ impl<S: Service> Inner<S> {
             self.tasks.spawn_on(serving, &runtime);
             return Ok(());
         }
-        let certificate = tls::peer_certificate(&connection)?;
-        let identity = Principal::of(&certificate)?;
-        let (_place, account, send_window) =
-            match self.budgets.admit_connection(&identity.to_string()) {
-                Ok(taken) => taken,
-                Err(LimitReached { setting, limit: most }) => {
-                    return Err(self.refuse_connection(&connection, setting, most));
-                }
-            };
-        connection.set_send_window(send_window);
-        let hello = async |frame, writer: &mut _| {
-            let fingerprint = identity::fingerprint(&certificate);
-            self.answer_hello(&connection, identity, fingerprint, account, frame, writer).await
+        // Who has a certificate counts from now on, whether it sends a hello or not.
+        let holder = match tls::peer_certificate(&connection) {
+            Ok(certificate) => {
+                let holder = self.holder_of(&certificate);
+                Some(holder.map_err(|error| dial::close_for(&connection, error))?)
+            }
+            Err(_) => None,
         };
-        let peer = self.exchange_hello(&connection, hello).await?;
+        let hello = async |frame, writer: &mut _| {
+            self.answer_hello(&connection, holder, frame, writer).await
+        };
+        let Admitted { peer, valid_for, _place } = self.exchange_hello(&connection, hello).await?;
         debug!(principal = %peer.principal_name, address = %peer.address, "connection opened");
         let streams = self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
@@ -80,6 +112,10 @@ impl<S: Service> Inner<S> {
             ended = streams => ended,
             reason = self.revocation(&peer) => {
                 Err(dial::refuse(&connection, CloseCode::Revoked, reason))
+            }
+            () = expiry(valid_for) => {
+                let text = "the token has expired".into();
+                Err(dial::refuse(&connection, CloseCode::TokenExpired, text))
             }
         }
     }
@@ -107,8 +143,8 @@ impl<S: Service> Inner<S> {
         let exchange = async {
             let (send, recv) = connection.accept_bi().await?;
             let writer = writer.insert(FrameWriter::new(send));
-            let mut reader =
-                FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout);
+            let most = self.limits.max_frame.min(MAX_HELLO);
+            let mut reader = FrameReader::new(recv, most, self.limits.frame_timeout);
             let empty = || Error::violation(CloseCode::InvalidHello, "the first stream was empty");
             answer(reader.next().await?.ok_or_else(empty)?, writer).await
         };
@@ -153,16 +189,14 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Answers the client's hello, which is the connection's first frame.
+    /// Answers the client's hello, which is the connection's first frame, and admits the client.
     async fn answer_hello(
         &self,
         connection: &quinn::Connection,
-        identity: Principal,
-        fingerprint: String,
-        account: Arc<Account>,
+        holder: Option<Holder>,
         frame: Bytes,
         writer: &mut FrameWriter,
-    ) -> Result<Arc<ClientInfo>, Error> {
+    ) -> Result<Admitted, Error> {
         let bad = |text: &str| Error::violation(CloseCode::InvalidHello, text);
         let open = Open::decode(frame).map_err(|e| bad(&decode_error_message(&e)))?;
         let Some(open::Stream::Hello(theirs)) = open.stream else {
@@ -177,16 +211,24 @@ impl<S: Service> Inner<S> {
         let own = self.descriptor.now().node;
         hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
-        let client = Arc::new(ClientInfo {
+        let Holder { subjects, account, valid_for, send_window, _place } = match holder {
+            _ if !theirs.token.is_empty() => self.holder_of_token(&theirs.token)?,
+            Some(holder) => holder,
+            None => {
+                let text = "the client shows neither a certificate nor a token";
+                return Err(Error::violation(CloseCode::Unauthenticated, text));
+            }
+        };
+        connection.set_send_window(send_window);
+        let peer = Arc::new(ClientInfo {
             principal_name: Arc::clone(account.principal()),
-            principal: identity,
-            subjects: vec![account.principal().to_string(), format!("certificate/{fingerprint}")],
+            subjects,
             address: connection.remote_address(),
             limits: theirs.limits.unwrap_or_default(),
             account,
         });
         self.service
-            .check_connection(&client)
+            .check_connection(&peer)
             .map_err(|reason| Error::violation(CloseCode::Revoked, reason))?;
         writer.put(&proto::Hello {
             cluster_time_ms: self.service.cluster_time_ms(),
@@ -195,7 +237,36 @@ impl<S: Service> Inner<S> {
         });
         writer.flush().await?;
         writer.finish();
-        Ok(client)
+        Ok(Admitted { peer, valid_for, _place })
+    }
+
+    /// Admits the holder of a certificate.
+    fn holder_of(&self, certificate: &CertificateDer<'_>) -> Result<Holder, Error> {
+        let principal = Principal::of(certificate)?.to_string();
+        let fingerprint = format!("certificate/{}", identity::fingerprint(certificate));
+        self.admit(&principal, vec![principal.clone(), fingerprint], None)
+    }
+
+    /// Admits the holder of a token.
+    fn holder_of_token(&self, token: &str) -> Result<Holder, Error> {
+        let refused = |reason| Error::violation(CloseCode::InvalidToken, reason);
+        let token = self.service.check_token(token).map_err(refused)?;
+        self.admit(&token.principal, token.subjects, Some(token.valid_for))
+    }
+
+    fn admit(
+        &self,
+        principal: &str,
+        subjects: Vec<String>,
+        valid_for: Option<Duration>,
+    ) -> Result<Holder, Error> {
+        let (_place, account, send_window) =
+            self.budgets.admit_connection(principal).map_err(|full| {
+                let LimitReached { setting, limit: most } = full;
+                let text = format!("connection limit reached (`{setting}` = {most})");
+                Error::violation(CloseCode::TooManyConnections, text)
+            })?;
+        Ok(Holder { subjects, account, valid_for, send_window, _place })
     }
 
     /// Waits until the client may no longer have a connection, and returns the reason.

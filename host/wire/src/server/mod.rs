@@ -41,7 +41,7 @@ use crate::close_code::CloseCode;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::hello::NodeDescriptor;
-use crate::identity::{Identity, Principal, TrustRoot};
+use crate::identity::{Identity, TrustRoot};
 use crate::limits::Limits;
 use crate::peer::descriptor::SharedDescriptor;
 use crate::peer::{PeerDescriptor, PeerDialer, PeerService};
@@ -64,6 +64,16 @@ pub trait Service: Send + Sync + 'static {
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
+
+    /// Checks the token of a client.
+    ///
+    /// # Errors
+    ///
+    /// The reason, with which the connection is closed as [`CloseCode::InvalidToken`].
+    fn check_token(&self, token: &str) -> Result<TokenHolder, String> {
+        let _ = token;
+        Err("this node accepts no tokens".into())
+    }
 
     /// Checks whether a client may have a connection: when it opens one, and whenever
     /// [`Service::access_changes`] reports a change.
@@ -127,12 +137,10 @@ pub trait Service: Send + Sync + 'static {
 /// The client at the other end of a connection.
 #[derive(Debug)]
 pub struct ClientInfo {
-    /// The principal in its certificate, in the form that access rules use: `client/alice`.
+    /// The principal in its certificate or token, in the form that access rules use: `client/alice`.
     pub principal_name: Arc<str>,
-    /// The principal, parsed.
-    pub principal: Principal,
-    /// What a revocation may name: the principal and its certificate (`certificate/` and the SHA-256 of its DER form in
-    /// hexadecimal).
+    /// What a revocation may name: the principal, and its certificate (`certificate/` and the SHA-256 of its DER form in
+    /// hexadecimal) or its token (`token-id/ISSUER/ID`).
     pub subjects: Vec<String>,
     /// The client's address.
     pub address: SocketAddr,
@@ -148,6 +156,17 @@ impl ClientInfo {
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
+}
+
+/// The holder of a valid token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenHolder {
+    /// The principal: `token/ISSUER/SUBJECT`.
+    pub principal: String,
+    /// What a revocation may name.
+    pub subjects: Vec<String>,
+    /// The time until the token expires.
+    pub valid_for: Duration,
 }
 
 /// One session's stream on one connection. A session may have several streams, on several connections.

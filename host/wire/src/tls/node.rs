@@ -12,7 +12,8 @@ use super::{named, provider, roots};
 use crate::identity::{Identity, IdentityError, Principal, TrustRoot};
 
 /// A node's TLS configuration: presents `identity`, offers the application protocols `alpns`, and accepts every peer
-/// that the trusted authority has certified.
+/// that the trusted authority has certified, and peers without a certificate. The latter must be refused after the
+/// handshake, unless they prove who they are in another way.
 ///
 /// # Errors
 ///
@@ -25,6 +26,8 @@ pub fn server(
     let provider = provider();
     let inner =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots(trust)?), provider.clone())
+            // A client may show a token instead, in its hello.
+            .allow_unauthenticated()
             .build()
             .map_err(|e| IdentityError::Certificate(e.to_string()))?;
     let verifier = Arc::new(ClientVerifier { inner, trust: trust.clone() });
@@ -72,6 +75,10 @@ struct ClientVerifier {
 }
 
 impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.inner.root_hint_subjects()
     }

@@ -20,8 +20,8 @@ async fn a_client_without_a_valid_certificate_gets_advice() {
     in_time(async {
         let node = Node::start();
         let (code, text) = refused(&node, None).await;
-        assert_eq!(code, "no-certificate");
-        assert!(text.contains("ostraca ca issue"), "{text}");
+        assert_eq!(code, "unauthenticated");
+        assert!(text.contains("neither a certificate nor a token"), "{text}");
 
         let stranger = authority().issue_client("alice").expect("identity");
         assert_eq!(refused(&node, Some(&stranger)).await.0, "unknown-ca");

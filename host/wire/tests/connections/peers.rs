@@ -65,6 +65,17 @@ async fn a_client_certificate_is_refused_by_name_among_nodes() {
                 other => panic!("{other:?}"),
             }
         }
+        // Nor is a peer without a certificate a node: only a client may show a token instead.
+        for alpn in [ALPN_PEER, ALPN_CONTROL] {
+            let (_endpoint, connection) = one.raw_as(None, alpn).await.expect("handshake");
+            match Error::from(connection.closed().await) {
+                Error::Closed { code, reason } => {
+                    assert_eq!(code, CloseCode::InvalidHello);
+                    assert!(reason.contains("the peer sent none"), "{reason}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
         // A node that dials refuses a client's certificate, too.
         let mallory = one.ca.issue_client("mallory").expect("identity");
         let false_node = PeerNode::start_as(

@@ -214,7 +214,7 @@ async fn unauthenticated_clients_are_refused_with_a_reason() {
     let stranger = Ca::create(ostraca_core::ids::ClusterId(7)).expect("authority");
     let identity = stranger.issue_client("stranger").expect("identity");
     for (who, identity, code) in
-        [("nobody", None, "no-certificate"), ("a stranger", Some(&identity), "unknown-ca")]
+        [("nobody", None, "unauthenticated"), ("a stranger", Some(&identity), "unknown-ca")]
     {
         let address = world.node.address;
         let dialer = Dialer::new(identity, &trust, address, Limits::default()).expect("dialer");

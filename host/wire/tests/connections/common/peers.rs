@@ -224,8 +224,16 @@ impl PeerNode {
         identity: &Identity,
         alpn: &[u8],
     ) -> Result<(quinn::Endpoint, quinn::Connection), Error> {
+        self.raw_as(Some(identity), alpn).await
+    }
+
+    pub(crate) async fn raw_as(
+        &self,
+        identity: Option<&Identity>,
+        alpn: &[u8],
+    ) -> Result<(quinn::Endpoint, quinn::Connection), Error> {
         let trust = self.ca.trust().expect("trust");
-        let tls = tls::client(Some(identity), &trust, alpn).expect("tls");
+        let tls = tls::client(identity, &trust, alpn).expect("tls");
         let config = endpoint::client_config(tls, &Limits::default()).expect("config");
         let any = "127.0.0.1:0".parse().expect("address");
         let endpoint = endpoint::bind(any, "test", &Limits::default(), None).expect("bind");

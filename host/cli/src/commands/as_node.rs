@@ -1,0 +1,25 @@
+//! Connects as a node: with its own identity, which may do everything.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use ostraca_client::{Client, Profile};
+use ostraca_node::{Config, NodeError};
+
+use super::config_file;
+use crate::args::Global;
+use crate::connection;
+use crate::failure::Failure;
+
+/// Connects to the cluster of the profile or, if there is a node's configuration, to that node as itself.
+pub(super) async fn connect(global: &Global, node: Option<&Path>) -> Result<Client, Failure> {
+    let Some(file) = node else { return connection::connect(global).await };
+    let config = Config::load(&config_file(file))?;
+    let (_, identity) = config.load_identity().map_err(NodeError::from)?;
+    let authority = config.load_authority().map_err(NodeError::from)?;
+    let mut listen = config.listen;
+    if listen.ip().is_unspecified() {
+        listen.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    connection::connect_to(Profile::new(vec![listen.to_string()], &authority, &identity)).await
+}
