@@ -104,6 +104,7 @@ fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Cluster(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
+        Op::Audit(_) => vec![Everywhere(View)],
         Op::Revocations(request) if request.revoke.is_empty() && request.restore.is_empty() => {
             vec![Everywhere(View)]
         }
@@ -128,7 +129,7 @@ fn with_values(name: &str, values: bool) -> Vec<Needed> {
 }
 
 /// The type that a manifest is for, if it can be read.
-fn type_in(manifest: &str) -> Option<String> {
+pub(super) fn type_in(manifest: &str) -> Option<String> {
     Manifest::parse(manifest, "entity.toml").ok().map(|manifest| manifest.entity_type)
 }
 

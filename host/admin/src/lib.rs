@@ -8,6 +8,7 @@
 //! Confusing at first: a deploy compiles on the node that receives it, even one that runs no entities, and then
 //! waits for the hosts, which compile for themselves when they see the row.
 
+mod audit;
 mod authorize;
 mod backup;
 mod catalog_problem;
@@ -36,7 +37,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::types::unknown_type;
-use ostraca_catalog::{AccessRegistry, Loader};
+use ostraca_catalog::{AccessRegistry, AuditLog, Loader};
 use ostraca_codes::codes;
 use ostraca_config::manifest::Ceilings;
 use ostraca_config::policy::{Permission, Permissions};
@@ -97,6 +98,8 @@ pub struct AdminDeps {
     pub hosts: bool,
     /// Publishes the types that are deployed through this node.
     pub loader: Loader,
+    /// Records the changes that operators ask for.
+    pub audit: Arc<AuditLog>,
     /// Learns of a policy that is set through this node.
     pub access: AccessRegistry,
     /// Asks other nodes for their in-memory state.
@@ -121,6 +124,7 @@ pub struct AdminService {
     deployer: Deployer,
     status: StatusReporter,
     access: AccessRegistry,
+    audit: Arc<AuditLog>,
     entity_store: Arc<dyn EntityStore>,
     ranges: Arc<OnceLock<RangedStore>>,
     view: watch::Receiver<Arc<ClusterView>>,
@@ -163,6 +167,7 @@ impl AdminService {
             deployer,
             status,
             access: parts.access,
+            audit: parts.audit,
             entity_store: parts.entity_store,
             ranges: parts.ranges,
             view: parts.view,
@@ -184,6 +189,7 @@ impl AdminService {
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
         authorize::authorize(principal, permissions, &request)?;
+        self.record(principal, &request).await?;
         let gateway = &self.gateway;
         match request {
             AdminOperation::Deploy(upload) => {
@@ -235,6 +241,7 @@ impl AdminService {
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::Policy(request) => self.policy(principal, request).await,
+            AdminOperation::Audit(request) => self.audit_log(request).await,
             AdminOperation::Revocations(request) => self.revocations(principal, request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,

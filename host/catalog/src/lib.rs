@@ -10,6 +10,7 @@
 //! Confusing at first: knowing a type and being able to run it are different states; see [`types`].
 
 pub mod access;
+pub mod audit;
 pub mod bootstrap;
 pub mod clock;
 mod error;
@@ -23,6 +24,7 @@ mod stores;
 pub mod types;
 
 pub use access::{AccessRefused, AccessRegistry};
+pub use audit::AuditLog;
 pub use clock::ClusterClock;
 pub use error::Error;
 pub use loader::Loader;

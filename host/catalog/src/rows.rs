@@ -217,6 +217,48 @@ pub struct Revocation {
 /// The key of the revocations.
 pub const REVOCATIONS: &str = "revocations";
 
+/// `audit/<node>/<number>`: what operators have asked this node to change, in order. The row with the highest number is
+/// the current one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditRow {
+    /// In order.
+    pub entries: Vec<AuditEntry>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// A change that an operator has asked for, and was permitted to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// When, in milliseconds of UTC since 1970.
+    pub at_ms: u64,
+    /// Who.
+    pub principal: String,
+    /// What, as the command is called: `drain`, `deploy`, `delete`.
+    pub action: String,
+    /// What it concerns: a node, a type, an entity; may be empty.
+    pub target: String,
+    /// How, for people; may be empty.
+    pub details: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// What the keys of the audit log begin with.
+pub const AUDIT: &str = "audit/";
+
+/// The key of a part of a node's audit log.
+pub fn audit_key(node: &str, number: u64) -> String {
+    format!("{AUDIT}{node}/{number:010}")
+}
+
+/// The node and the number of a part of an audit log.
+pub fn parse_audit_key(key: &str) -> Option<(&str, u64)> {
+    let (node, number) = key.strip_prefix(AUDIT)?.split_once('/')?;
+    let number = number.parse().ok()?;
+    (audit_key(node, number) == key).then_some((node, number))
+}
+
 /// Whether the key names a row that decides who may do what.
 pub fn is_about_access(key: &str) -> bool {
     key == POLICY || key == REVOCATIONS
@@ -366,7 +408,17 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, PolicyRow, RevocationsRow, Revocation);
+extensible!(
+    ClusterRow,
+    SettingsRow,
+    SecretRow,
+    PoolRow,
+    PolicyRow,
+    RevocationsRow,
+    Revocation,
+    AuditRow,
+    AuditEntry
+);
 
 /// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
 const LAST_REVISION: u32 = 60;

@@ -11,7 +11,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
 pub(crate) use access::{
-    IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
+    Audit, IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
 };
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
@@ -151,6 +151,8 @@ pub(crate) enum Command {
     Revoke(Revoke),
     /// List what is revoked
     Revocations(Revocations),
+    /// Show who has asked for which change of the cluster
+    Audit(Audit),
     /// Distribute the shards evenly over the nodes
     Rebalance(Rebalance),
     /// Show the cluster's events

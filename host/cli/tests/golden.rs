@@ -117,6 +117,7 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-policy", &["policy", "--help"]),
         ("help-policy-set", &["policy", "set", "--help"]),
         ("help-revoke", &["revoke", "--help"]),
+        ("help-audit", &["audit", "--help"]),
         ("help-token-issue", &["token", "issue", "--help"]),
         ("help-entities", &["entities", "--help"]),
         ("help-dead-letters", &["dead-letters", "--help"]),

@@ -486,6 +486,20 @@ fn a_policy_is_shown_checked_set_and_recovered() {
     );
     refused(dir, 2, "invalid-identity", &["token", "issue", "a/b", "--ca", "n1/ca"]);
 
+    let log = ok(dir, &admin(&["audit", "--since", "1h"]));
+    let revoked = log.lines().filter(|line| line.contains("client/admin  revoke"));
+    // One of them was refused afterwards.
+    assert_eq!(revoked.count(), 3, "{log}");
+    assert!(log.starts_with("TIME ") && log.contains("  gone\n"), "{log}");
+    refused(
+        dir,
+        5,
+        "access-denied",
+        &["policy", "set", "tokens.toml", "--profile", "c/carol.toml"],
+    );
+    let none = ok(dir, &admin(&["audit", "--principal", "token/ostraca/carol"]));
+    assert_eq!(none, "nothing was asked for\n");
+
     // Nobody may change this one: only the node can.
     std::fs::write(dir.join("locked.toml"), "").expect("written");
     let check = ok(dir, &["policy", "check", "locked.toml", "--principal", "client/admin"]);

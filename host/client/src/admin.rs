@@ -14,14 +14,15 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    ActivateRequest, AdminRequest, BackupPart, BackupRequest, ClusterConfig, ClusterConfigRequest,
-    DeadLetters, DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest,
-    DrainProgress, DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail,
-    EntityExport, Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
-    NodeRequest, Nodes, NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan,
-    RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo,
-    ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
+    ActivateRequest, AdminRequest, AuditEntry, AuditRequest, BackupPart, BackupRequest,
+    ClusterConfig, ClusterConfigRequest, DeadLetters, DeadLettersRequest, DeployRequest,
+    DeployResult, Deployment, DeploymentsRequest, DrainProgress, DrainRequest, DryRun,
+    DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport, Events, EventsRequest,
+    ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest,
+    MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest,
+    PolicyRequest, PolicyState, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
+    Revocation, RevocationsRequest, Rollout, ShardInfo, ShardRange, ShardsRequest, Status,
+    StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -399,6 +400,22 @@ impl Client {
             Some(Response::Policy(state)) => Ok(state),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// The changes that operators have asked for, of all nodes, ordered by time.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn audit(&self, request: AuditRequest) -> Result<Vec<AuditEntry>, AdminError> {
+        let mut all = Vec::new();
+        for part in self.request(Request::Audit(request), Bytes::new(), REQUEST_TIMEOUT).await? {
+            match part {
+                Response::Audit(page) => all.extend(page.entries),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
     }
 
     /// All revoked credentials, after the requested changes.

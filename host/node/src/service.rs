@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use ostraca_admin::{AdminService, is_diagnostic};
 use ostraca_catalog::types::unknown_type;
-use ostraca_catalog::{AccessRefused, AccessRegistry};
+use ostraca_catalog::{AccessRefused, AccessRegistry, AuditLog};
 use ostraca_core::ids::ClusterId;
 use ostraca_gateway::Gateway;
 
@@ -37,6 +37,8 @@ pub(crate) struct ClientService {
 pub(crate) struct ClientBackend {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) admin: Arc<AdminService>,
+    /// Records the commands that operators send to entities.
+    pub(crate) audit: Arc<AuditLog>,
     /// Whether the node has the role `gateway`. Without it, operators are served but messages are not accepted.
     pub(crate) accepts_messages: bool,
 }
@@ -62,12 +64,13 @@ impl Service for ClientService {
     }
 
     async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
-        let Some(ClientBackend { gateway, accepts_messages, .. }) = self.backend.get() else {
+        let Some(backend) = self.backend.get() else {
             for request in batch.drain(..) {
                 request.ticket.not_run(node_starting());
             }
             return;
         };
+        let ClientBackend { gateway, audit, accepts_messages, .. } = backend;
         if !accepts_messages {
             for request in batch.drain(..) {
                 request.ticket.not_run(no_gateway());
@@ -79,7 +82,9 @@ impl Service for ClientService {
             request.envelope.principal = session.client.principal_name.to_string();
         }
         let client = &*session.client;
-        admission::admit_messages(&self.access, client, &gateway.types.snapshot(), batch);
+        let types = gateway.types.snapshot();
+        admission::admit_messages(&self.access, client, &types, batch);
+        admission::record_commands(audit, client, &types, batch).await;
         gateway.accept(session.session, batch);
         if batch.is_empty() {
             return;
@@ -93,6 +98,7 @@ impl Service for ClientService {
         }
         let types = gateway.types.snapshot();
         admission::admit_messages(&self.access, client, &types, batch);
+        admission::record_commands(audit, client, &types, batch).await;
         gateway.accept(session.session, batch);
         for request in batch.drain(..) {
             let problem = unknown_type(&types, &request.envelope.r#type);

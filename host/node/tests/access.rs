@@ -17,7 +17,7 @@ use ostraca_token::Claims;
 use ostraca_wire::Limits;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Identity, fingerprint_of_pem};
-use ostraca_wire::proto::{PolicyRequest, RevocationsRequest};
+use ostraca_wire::proto::{AuditRequest, PolicyRequest, RevocationsRequest};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// Within this time, a change of policy or revocations has taken effect on every node.
@@ -298,6 +298,50 @@ async fn a_revoked_client_ends_soon_on_every_node() {
     }
     follower.close().await;
     other.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_is_in_the_audit_log_with_its_principal() {
+    let cluster = Cluster::start().await;
+    cluster.set_policy(POLICY).await.expect("set");
+    let admin = cluster.connect(1, &cluster.identity("admin")).await;
+    soon("the policy", async || is_permitted(&admin.status().await)).await;
+    let session = admin.session();
+    let alice = Entity::new("counter", "alice");
+    session.command(&alice, "add", "1").await.expect("added");
+    session.delete_entity(&alice, &CallOptions::default()).await.expect("deleted");
+    // An entity's own method is nobody's business, and what is refused was not asked for.
+    let viewer = cluster.connect(1, &cluster.identity("viewer")).await;
+    let delete = viewer.session().delete_entity(&alice, &CallOptions::default()).await;
+    assert!(!may_run(&delete), "{delete:?}");
+    let drain = async { viewer.drain("n2", true).await?.next().await };
+    assert!(!is_permitted(&drain.await));
+    let drain = async { admin.drain("n2", true).await?.next().await };
+    drain.await.expect("undone");
+    let revoke = vec!["client/bob".to_owned()];
+    let revoke = RevocationsRequest { revoke, reason: "left".into(), ..Default::default() };
+    cluster.admin.revocations(revoke).await.expect("revoked");
+
+    let log = viewer.audit(AuditRequest::default()).await.expect("the log");
+    assert!(log.iter().all(|it| it.principal == "client/admin" && it.unix_ms > 0), "{log:?}");
+    assert!(log.is_sorted_by_key(|it| it.unix_ms), "{log:?}");
+    // The clocks of two nodes may differ a little.
+    let of = |node: &str| {
+        let own = log.iter().filter(|it| it.node == node);
+        own.map(|it| format!("{} {} {}", it.action, it.target, it.details)).collect::<Vec<_>>()
+    };
+    let (first, second) = (of("n1"), of("n2"));
+    assert!(first[0].starts_with("deploy counter component "), "{first:?}");
+    assert!(first[1].starts_with("policy set  "), "{first:?}");
+    assert_eq!(&first[2..], ["revoke client/bob left"]);
+    assert_eq!(second, ["delete counter/alice ", "drain n2 undone"]);
+    let since = AuditRequest { since_unix_ms: log[4].unix_ms, ..Default::default() };
+    assert_eq!(viewer.audit(since).await.expect("the log").last(), log.last());
+    let of = AuditRequest { principal: "client/bob".into(), ..Default::default() };
+    assert_eq!(viewer.audit(of).await.expect("the log"), []);
+    viewer.close().await;
+    admin.close().await;
     cluster.stop().await;
 }
 

@@ -56,6 +56,10 @@ fn requests_about_the_cluster() {
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),
+        (
+            Request::Audit(AuditRequest { since_unix_ms: 1, principal: "a".into() }),
+            "c204050801120161",
+        ),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
@@ -146,6 +150,14 @@ fn responses_about_the_cluster() {
         state_bytes: 6,
         active: Some(false),
         owner: "o".into(),
+    };
+    let entry = AuditEntry {
+        unix_ms: 1,
+        node: "a".into(),
+        principal: "b".into(),
+        action: "c".into(),
+        target: "d".into(),
+        details: "e".into(),
     };
     let revocation =
         Revocation { subject: "a".into(), unix_ms: 2, by: "b".into(), reason: "c".into() };
@@ -335,6 +347,10 @@ fn responses_about_the_cluster() {
         ),
         (Response::Rebalance(progress), "0801720a08011002180320042801"),
         (Response::Policy(PolicyState { revision: 1, text: "t".into() }), "0801b204050801120174"),
+        (
+            Response::Audit(AuditLog { entries: vec![entry] }),
+            "0801c204130a1108011201611a01622201632a0164320165",
+        ),
         (
             Response::Revocations(Revocations { revocations: vec![revocation] }),
             "0801ba040d0a0b0a016110021a0162220163",

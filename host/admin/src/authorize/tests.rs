@@ -1,9 +1,9 @@
 use bytes::Bytes;
 use ostraca_config::Policy;
 use ostraca_wire::proto::{
-    ActivateRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest, EntitiesRequest,
-    EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest, PolicyRequest,
-    RevocationsRequest, UndeployRequest,
+    ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
+    EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
+    PolicyRequest, RevocationsRequest, UndeployRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -157,6 +157,7 @@ fn each_request_is_for_exactly_these_roles() {
         ("policy", policy(None), "odvn"),
         ("set the policy", policy(Some("")), "on"),
         ("revocations", revocations(&[], &[]), "odvn"),
+        ("audit log", AdminOperation::Audit(AuditRequest::default()), "odvn"),
         ("revoke", revocations(&["client/a"], &[]), "on"),
         ("restore", revocations(&[], &["client/a"]), "on"),
     ];

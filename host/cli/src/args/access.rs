@@ -82,6 +82,18 @@ pub(crate) struct Revocations {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct Audit {
+    /// Only what was asked for in this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// Only what this principal asked for, such as client/alice
+    #[arg(long, value_name = "NAME")]
+    pub(crate) principal: Option<String>,
+    #[command(flatten)]
+    pub(crate) node: AsNode,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Token {
     #[command(subcommand)]
     pub(crate) what: TokenCommand,

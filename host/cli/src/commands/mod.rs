@@ -6,6 +6,7 @@ use std::path::Path;
 pub(crate) mod activate;
 mod activity;
 mod as_node;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod ca;

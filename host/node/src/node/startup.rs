@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_admin::{AdminDeps, AdminService};
+use ostraca_catalog::AuditLog;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
 use ostraca_config::Config;
@@ -123,6 +124,8 @@ impl Node {
             config: basis.config.clone(),
         });
 
+        let (node, rows) = (&basis.node.0, stores.cluster_store.clone());
+        let audit = Arc::new(AuditLog::new(node, rows, basis.clock.clone()));
         let admin = AdminService::new(AdminDeps {
             node: basis.node.clone(),
             addresses: network.addresses.clone(),
@@ -140,6 +143,7 @@ impl Node {
             hosts: roles.host,
             loader,
             access: basis.access.clone(),
+            audit: audit.clone(),
             gateway: gateway.clone(),
             control: control.input.clone(),
             view: view.clone(),
@@ -155,6 +159,7 @@ impl Node {
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
             admin,
+            audit,
             accepts_messages: roles.gateway,
         });
         Ok(Self {

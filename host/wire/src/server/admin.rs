@@ -92,6 +92,8 @@ pub enum AdminOperation {
     Cluster(proto::ClusterConfigRequest),
     /// Show or replace the policy.
     Policy(proto::PolicyRequest),
+    /// Show what operators have asked for.
+    Audit(proto::AuditRequest),
     /// Show or change what is revoked.
     Revocations(proto::RevocationsRequest),
     /// Show which shards a rebalance would move.
@@ -141,6 +143,8 @@ pub enum AdminOutput {
     Cluster(proto::ClusterConfig),
     /// The policy in force.
     Policy(proto::PolicyState),
+    /// What operators have asked for; sent in pages.
+    Audit(Vec<proto::AuditEntry>),
     /// All that is revoked; sent in pages.
     Revocations(Vec<proto::Revocation>),
     /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
@@ -221,6 +225,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Policy(request)) => Ok(AdminOperation::Policy(request)),
         Some(Request::Revocations(request)) => revocations(request),
+        Some(Request::Audit(request)) => Ok(AdminOperation::Audit(request)),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
         Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
@@ -502,6 +507,9 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::MoveShards(progress)) => one(Response::MoveShards(progress)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
+        Ok(AdminOutput::Audit(all)) => {
+            pages(&all, most, |entries| Response::Audit(proto::AuditLog { entries }))
+        }
         Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
             Response::Revocations(proto::Revocations { revocations })
         }),

@@ -1,0 +1,125 @@
+//! Records what operators ask for, and shows it.
+
+use ostraca_catalog::audit::{self, Change};
+use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem};
+use ostraca_wire::server::{AdminOperation, AdminOutput};
+
+use super::AdminService;
+use super::authorize::type_in;
+use super::catalog_problem::to_problem;
+
+/// How many bytes of a digest are shown.
+const DIGEST: usize = 8;
+
+impl AdminService {
+    /// Records a request that changes something, before it is handled.
+    pub(super) async fn record(
+        &self,
+        principal: &str,
+        request: &AdminOperation,
+    ) -> Result<(), Problem> {
+        match change(request) {
+            Some(change) => self.audit.append(principal, vec![change]).await.map_err(to_problem),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn audit_log(&self, request: AuditRequest) -> Result<AdminOutput, Problem> {
+        let all = audit::read(&*self.deployer.cluster_store).await.map_err(to_problem)?;
+        let wanted = all.into_iter().filter(|(_, entry)| {
+            entry.at_ms >= request.since_unix_ms
+                && (request.principal.is_empty() || entry.principal == request.principal)
+        });
+        let entries = wanted.map(|(node, entry)| AuditEntry {
+            unix_ms: entry.at_ms,
+            node,
+            principal: entry.principal,
+            action: entry.action,
+            target: entry.target,
+            details: entry.details,
+        });
+        Ok(AdminOutput::Audit(entries.collect()))
+    }
+}
+
+/// What a request changes; `None` if it only reads.
+fn change(request: &AdminOperation) -> Option<Change> {
+    use AdminOperation as Op;
+    let change = |action, target: &str, details: String| {
+        Some(Change { action, target: target.into(), details })
+    };
+    match request {
+        Op::Deploy(upload) if upload.dry_run.is_some() => None,
+        Op::Deploy(upload) => {
+            let target = type_in(&upload.manifest).unwrap_or_default();
+            let digest: String =
+                upload.digest[..DIGEST].iter().map(|byte| format!("{byte:02x}")).collect();
+            let inactive = if upload.inactive { ", inactive" } else { "" };
+            change("deploy", &target, format!("component {digest}{inactive}"))
+        }
+        Op::Activate(request) => {
+            let revision = match request.revision {
+                Some(revision) => format!("revision {revision}"),
+                None => "the revision before".into(),
+            };
+            let rollout = match &request.rollout {
+                Some(rollout) => format!(
+                    ", to {} of 1,000 entities and {} shards",
+                    rollout.per_mille(),
+                    rollout.shards()
+                ),
+                None => String::new(),
+            };
+            change("activate", &request.r#type, revision + &rollout)
+        }
+        Op::Undeploy(request) => change("undeploy", &request.r#type, String::new()),
+        Op::Drain { node, undo: false } => change("drain", node, String::new()),
+        Op::Drain { node, undo: true } => change("drain", node, "undone".into()),
+        Op::Forget { node } => change("forget", node, String::new()),
+        Op::Rebalance => change("rebalance", "", String::new()),
+        Op::MoveShards(request) => request.wanted.as_ref().and_then(|range| {
+            change("store move", "", format!("shards {} to {}", range.first, range.last))
+        }),
+        Op::Cluster(request) if request.changes.is_empty() && !request.upgrade_format => None,
+        Op::Cluster(request) => {
+            let mut all: Vec<_> =
+                request.changes.iter().map(|it| format!("{} = {}", it.name, it.value)).collect();
+            if request.upgrade_format {
+                all.push("format raised".into());
+            }
+            change("cluster", "", all.join(", "))
+        }
+        Op::Policy(request) => request.text.as_ref().and_then(|text| {
+            let digest = blake3::hash(text.as_bytes()).to_hex();
+            let forced = if request.force { ", forced" } else { "" };
+            change("policy set", "", format!("{} bytes, {}{forced}", text.len(), &digest[..16]))
+        }),
+        Op::Revocations(request) if request.revoke.is_empty() && request.restore.is_empty() => None,
+        Op::Revocations(request) => {
+            let undone = if request.revoke.is_empty() { "undone" } else { "" };
+            let target = [&request.revoke[..], &request.restore].concat().join(", ");
+            let details = [undone, &request.reason].into_iter().filter(|it| !it.is_empty());
+            change("revoke", &target, details.collect::<Vec<_>>().join(", "))
+        }
+        // They read what an operator should know was read.
+        Op::Backup => change("backup", "", String::new()),
+        Op::Export(request) => {
+            change("export", &format!("{}/{}", request.r#type, request.id), String::new())
+        }
+        Op::Deployments(_)
+        | Op::Methods(_)
+        | Op::Status
+        | Op::Node
+        | Op::Nodes
+        | Op::Shards
+        | Op::Entities(_)
+        | Op::Inspect(_)
+        | Op::DeadLetters(_)
+        | Op::RebalancePlan
+        | Op::Events(_)
+        | Op::Audit(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+use bytes::Bytes;
+use ostraca_wire::proto::{
+    ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, PolicyRequest,
+    RevocationsRequest, Rollout, ShardRange, UndeployRequest,
+};
+use ostraca_wire::server::{Upload, UploadPermit};
+
+use super::*;
+
+fn text(request: &AdminOperation) -> String {
+    match change(request) {
+        Some(Change { action, target, details }) => format!("{action}|{target}|{details}"),
+        None => "nothing".into(),
+    }
+}
+
+fn upload(inactive: bool, dry_run: bool) -> AdminOperation {
+    AdminOperation::Deploy(Upload {
+        manifest: "type = \"cart\"\ncomponent = \"a.wasm\"\n".into(),
+        component: Bytes::new(),
+        digest: [0xab; 32],
+        expected_revision: None,
+        inactive,
+        dry_run: dry_run.then(Default::default),
+        permit: UploadPermit::unmetered(),
+    })
+}
+
+#[test]
+fn each_change_says_what_it_concerns_and_how() {
+    use AdminOperation as Op;
+    let cart = || "cart".to_owned();
+    let rollout = Some(Rollout { per_mille: Some(50), ..Default::default() });
+    let settings = vec![ClusterSetting { name: "lease".into(), value: "5 s".into() }];
+    let revoke = RevocationsRequest {
+        revoke: vec!["client/a".into(), "client/b".into()],
+        reason: "left".into(),
+        ..Default::default()
+    };
+    let restore = RevocationsRequest { restore: vec!["client/a".into()], ..Default::default() };
+    let set = PolicyRequest { text: Some("x".into()), force: true, ..Default::default() };
+    let range = Some(ShardRange { first: 1, last: 9, ..Default::default() });
+    for (request, expected) in [
+        (upload(false, false), "deploy|cart|component abababababababab"),
+        (upload(true, false), "deploy|cart|component abababababababab, inactive"),
+        (upload(false, true), "nothing"),
+        (
+            Op::Activate(ActivateRequest { r#type: cart(), revision: Some(3), rollout }),
+            "activate|cart|revision 3, to 50 of 1,000 entities and 0 shards",
+        ),
+        (
+            Op::Activate(ActivateRequest { r#type: cart(), ..Default::default() }),
+            "activate|cart|the revision before",
+        ),
+        (Op::Undeploy(UndeployRequest { r#type: cart() }), "undeploy|cart|"),
+        (Op::Drain { node: "n1".into(), undo: false }, "drain|n1|"),
+        (Op::Drain { node: "n1".into(), undo: true }, "drain|n1|undone"),
+        (Op::Forget { node: "n1".into() }, "forget|n1|"),
+        (Op::Rebalance, "rebalance||"),
+        (Op::RebalancePlan, "nothing"),
+        (Op::MoveShards(MoveShardsRequest { wanted: range }), "store move||shards 1 to 9"),
+        (Op::MoveShards(MoveShardsRequest::default()), "nothing"),
+        (
+            Op::Cluster(ClusterConfigRequest { changes: settings, upgrade_format: true }),
+            "cluster||lease = 5 s, format raised",
+        ),
+        (Op::Cluster(ClusterConfigRequest::default()), "nothing"),
+        (Op::Policy(set), "policy set||1 bytes, 3ae7d805f6789a64, forced"),
+        (Op::Policy(PolicyRequest::default()), "nothing"),
+        (Op::Revocations(revoke), "revoke|client/a, client/b|left"),
+        (Op::Revocations(restore), "revoke|client/a|undone"),
+        (Op::Revocations(RevocationsRequest::default()), "nothing"),
+        (Op::Backup, "backup||"),
+        (Op::Status, "nothing"),
+    ] {
+        assert_eq!(text(&request), expected, "{request:?}");
+    }
+}
