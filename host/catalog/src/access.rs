@@ -186,7 +186,7 @@ impl AccessRegistry {
     ) -> Result<VerifiedToken, String> {
         let policy = self.policy().map_err(|refused| refused.to_string())?;
         self.check_age(policy.revocation_staleness()).map_err(|refused| refused.to_string())?;
-        ostraca_token::verify(policy.issuers(), token, cluster, utc_ms, policy.token_life())
+        ostraca_token::verify(policy.issuers(), token, cluster, utc_ms, policy.token_ttl())
             .map_err(|error| error.to_string())
     }
 

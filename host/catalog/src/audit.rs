@@ -29,11 +29,11 @@ const ATTEMPTS: u32 = 3;
 /// A change that somebody asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// What, as the command is called.
+    /// The command that asks for it.
     pub action: &'static str,
-    /// What it concerns; may be empty.
+    /// The node, type or entity that it concerns; may be empty.
     pub target: String,
-    /// How, for people; may be empty.
+    /// Further arguments, for people; may be empty.
     pub details: String,
 }
 

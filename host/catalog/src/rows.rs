@@ -232,13 +232,13 @@ pub struct AuditRow {
 pub struct AuditEntry {
     /// When, in milliseconds of UTC since 1970.
     pub at_ms: u64,
-    /// Who.
+    /// The operator.
     pub principal: String,
-    /// What, as the command is called: `drain`, `deploy`, `delete`.
+    /// The change, as its command is called: `drain`, `deploy`, `delete`.
     pub action: String,
-    /// What it concerns: a node, a type, an entity; may be empty.
+    /// The node, type or entity that it concerns; may be empty.
     pub target: String,
-    /// How, for people; may be empty.
+    /// Further arguments, for people; may be empty.
     pub details: String,
     /// Fields of later releases.
     pub extensions: Extensions<Self>,

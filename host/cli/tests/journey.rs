@@ -467,7 +467,7 @@ fn a_policy_is_shown_checked_set_and_recovered() {
     std::fs::write(dir.join("tokens.toml"), format!("{shown}\n{grant}\n{issuer}"))
         .expect("written");
     ok(dir, &admin(&["policy", "set", "tokens.toml"]));
-    let issue = ["token", "issue", "carol", "--ca", "n1/ca", "--life", "1h"];
+    let issue = ["token", "issue", "carol", "--ca", "n1/ca", "--ttl", "1h"];
     let issued = ok(dir, &[&issue[..], &["--out", "c", "--address", at]].concat());
     assert!(
         issued.starts_with("issued a token for token/ostraca/carol, valid until 20"),
@@ -478,12 +478,7 @@ fn a_policy_is_shown_checked_set_and_recovered() {
     assert!(refusal.contains("`token/ostraca/carol` may not"), "{refusal}");
     let printed = ok(dir, &issue);
     assert_eq!((printed.matches('.').count(), printed.lines().count()), (2, 1), "{printed}");
-    refused(
-        dir,
-        2,
-        "invalid-value",
-        &["token", "issue", "carol", "--ca", "n1/ca", "--life", "31d"],
-    );
+    refused(dir, 2, "invalid-value", &["token", "issue", "carol", "--ca", "n1/ca", "--ttl", "31d"]);
     refused(dir, 2, "invalid-identity", &["token", "issue", "a/b", "--ca", "n1/ca"]);
 
     let log = ok(dir, &admin(&["audit", "--since", "1h"]));

@@ -179,7 +179,7 @@ pub struct Policy {
     roles: BTreeMap<String, Role>,
     grants: Vec<Grant>,
     issuers: Vec<Issuer>,
-    token_life: Duration,
+    token_ttl: Duration,
     revocation_staleness: Duration,
 }
 
@@ -216,10 +216,10 @@ impl Policy {
         &self.issuers
     }
 
-    /// How long a token may last from now on (`token-life`; default 24 h, 1 min to 30 days). Error `invalid-token`.
+    /// How long a token may last from now on (`token-ttl`; default 24 h, 1 min to 30 days). Error `invalid-token`.
     #[must_use]
-    pub fn token_life(&self) -> Duration {
-        self.token_life
+    pub fn token_ttl(&self) -> Duration {
+        self.token_ttl
     }
 
     /// What a principal, written `client/alice`, may do.

@@ -77,7 +77,7 @@ pub enum TokenError {
         in_ms: u64,
     },
     /// It expires later than the policy permits.
-    #[error("it expires in {} s, but a token may last {} s at most (`token-life`)", in_ms / 1_000, limit.as_secs())]
+    #[error("it expires in {} s, but a token may last {} s at most (`token-ttl`)", in_ms / 1_000, limit.as_secs())]
     TooLongLived {
         /// In what time it expires.
         in_ms: u64,
@@ -243,7 +243,7 @@ pub fn verify(
     token: &str,
     cluster: ClusterId,
     utc_ms: u64,
-    max_life: Duration,
+    max_ttl: Duration,
 ) -> Result<VerifiedToken, TokenError> {
     if token.len() > MAX_TOKEN_BYTES {
         return Err(TokenError::TooLarge(token.len()));
@@ -273,7 +273,7 @@ pub fn verify(
     checks.validate_exp = false;
     let claims = jsonwebtoken::decode::<CheckedClaims>(token, &key.key, &checks);
     let claims = claims.map_err(|error| refused(&error, cluster))?.claims;
-    let expires_ms = checked_times(&claims, utc_ms, max_life)?;
+    let expires_ms = checked_times(&claims, utc_ms, max_ttl)?;
     let subject = checked_part("subject (`sub`)", claims.sub, MAX_SUBJECT_BYTES)?;
     let principal = format!("token/{}/{subject}", issuer.name);
     let mut subjects = vec![principal.clone()];
@@ -288,7 +288,7 @@ pub fn verify(
 fn checked_times(
     claims: &CheckedClaims,
     utc_ms: u64,
-    max_life: Duration,
+    max_ttl: Duration,
 ) -> Result<u64, TokenError> {
     // Whole milliseconds up to the year 200,000 are exact.
     let now = utc_ms as f64;
@@ -303,8 +303,8 @@ fn checked_times(
         return Err(TokenError::NotYetValid { in_ms: (starts - now) as u64 });
     }
     let rest = expires - now;
-    if rest > max_life.as_millis() as f64 + SKEW_MS {
-        return Err(TokenError::TooLongLived { in_ms: rest as u64, limit: max_life });
+    if rest > max_ttl.as_millis() as f64 + SKEW_MS {
+        return Err(TokenError::TooLongLived { in_ms: rest as u64, limit: max_ttl });
     }
     Ok(expires as u64)
 }

@@ -114,9 +114,9 @@ pub(crate) struct IssueToken {
     /// Directory of the authority, with ca.pem and token.key; the key is created if it is missing
     #[arg(long, value_name = "DIR")]
     pub(crate) ca: PathBuf,
-    /// How long the token is valid; the policy limits it (`token-life`)
+    /// How long the token is valid; the policy limits it (`token-ttl`)
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
-    pub(crate) life: Duration,
+    pub(crate) ttl: Duration,
     /// Write NAME.token and a profile, NAME.toml, to this directory instead of printing the token
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

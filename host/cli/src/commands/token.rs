@@ -16,8 +16,8 @@ use crate::args::{self, Global, IssueToken, OutputFormat, TokenCommand};
 use crate::failure::{Exit, Failure};
 use crate::output;
 
-/// The longest life of a token; a policy permits no more.
-const MAX_LIFE: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// The longest time to live of a token; a policy permits no more.
+const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 pub(crate) fn run(global: &Global, args: &args::Token) -> Result<Exit, Failure> {
     match &args.what {
@@ -52,12 +52,12 @@ fn issue(global: &Global, args: &IssueToken) -> Result<(), Failure> {
     // A holder's name follows the rules for names in certificates.
     Principal::new(cluster, PrincipalKind::Client, &args.name)
         .map_err(|error| Failure::usage(codes::INVALID_IDENTITY, error.to_string()))?;
-    if args.life.is_zero() || args.life > MAX_LIFE {
-        let text = "--life must be more than 0 and at most 30 days";
+    if args.ttl.is_zero() || args.ttl > MAX_TTL {
+        let text = "--ttl must be more than 0 and at most 30 days";
         return Err(Failure::usage(codes::INVALID_VALUE, text));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let expires = now + args.life;
+    let expires = now + args.ttl;
     let claims = Claims {
         iss: ISSUER.into(),
         sub: args.name.clone(),

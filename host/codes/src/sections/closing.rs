@@ -121,7 +121,7 @@ section! {
         }
         INVALID_TOKEN = "invalid-token" {
             retry: No,
-            happened: "The client's token is not accepted: it has expired or lasts longer than the policy's `token-life`, is for another cluster, or its issuer or its key is not in the policy. The reason says which.",
+            happened: "The client's token is not accepted: it has expired or lasts longer than the policy's `token-ttl`, is for another cluster, or its issuer or its key is not in the policy. The reason says which.",
             help: "Get a new token. `ostraca policy show` lists the issuers.",
         }
         TOKEN_EXPIRED = "token-expired" {

@@ -10,8 +10,8 @@ use super::{BUILT_IN_ROLES, Grant, Permission, PermissionSet, Policy, PolicyErro
 use crate::user_file::{SourceText, closest_name};
 
 const NAMES: &str = "1 to 64 lower-case letters, digits and dashes, starting with a letter";
-/// The shortest and the longest `token-life`.
-const LIFE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 24 * 3_600));
+/// The shortest and the longest `token-ttl`.
+const TTL: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 24 * 3_600));
 /// The shortest and the longest `revocation-staleness`.
 const STALENESS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3_600));
 /// Maximum length of the name of a role or an issuer, in bytes.
@@ -83,17 +83,17 @@ pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy,
         grants.push(Grant { principals: section.principals, roles: section.roles, scope });
     }
     let issuers = issuers(input, file.issuers)?;
-    let life = file.token_life;
-    if !(LIFE.0..=LIFE.1).contains(&life) {
-        let why = "`token-life` must be from 1 min to 30 days".into();
-        return Err(input.at(&["token-life"], why, None));
+    let ttl = file.token_ttl;
+    if !(TTL.0..=TTL.1).contains(&ttl) {
+        let why = "`token-ttl` must be from 1 min to 30 days".into();
+        return Err(input.at(&["token-ttl"], why, None));
     }
     let staleness = file.revocation_staleness;
     if !(STALENESS.0..=STALENESS.1).contains(&staleness) {
         let why = "`revocation-staleness` must be from 1 s to 24 h".into();
         return Err(input.at(&["revocation-staleness"], why, None));
     }
-    Ok(Policy { roles, grants, issuers, token_life: life, revocation_staleness: staleness })
+    Ok(Policy { roles, grants, issuers, token_ttl: ttl, revocation_staleness: staleness })
 }
 
 fn issuers(

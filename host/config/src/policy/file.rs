@@ -13,7 +13,7 @@ pub(super) struct PolicyFile {
     #[serde(with = "units::duration")]
     pub(super) revocation_staleness: Duration,
     #[serde(with = "units::duration")]
-    pub(super) token_life: Duration,
+    pub(super) token_ttl: Duration,
     pub(super) issuers: BTreeMap<String, IssuerSection>,
     pub(super) roles: BTreeMap<String, RoleSection>,
     pub(super) grants: Vec<GrantSection>,
@@ -23,7 +23,7 @@ impl Default for PolicyFile {
     fn default() -> Self {
         Self {
             revocation_staleness: Duration::from_secs(300),
-            token_life: Duration::from_secs(24 * 3_600),
+            token_ttl: Duration::from_secs(24 * 3_600),
             issuers: BTreeMap::new(),
             roles: BTreeMap::new(),
             grants: Vec::new(),
