@@ -1,6 +1,6 @@
 //! Records what operators ask for, and shows it.
 
-use ostraca_catalog::audit::{self, Change};
+use ostraca_catalog::audit::{self, Change, Log};
 use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
@@ -12,19 +12,21 @@ use super::catalog_problem::to_problem;
 const DIGEST: usize = 8;
 
 impl AdminService {
-    /// Records a request that changes something, before it is handled.
+    /// Records a request that changes something, before it is handled. Returns whether it does.
     pub(super) async fn record(
         &self,
         principal: &str,
         request: &AdminOperation,
-    ) -> Result<(), Problem> {
-        match change(request) {
-            Some(change) => self.audit.append(principal, vec![change]).await.map_err(to_problem),
-            None => Ok(()),
-        }
+    ) -> Result<bool, Problem> {
+        let changes = changes(request);
+        let any = !changes.is_empty();
+        self.audit.append(log(request), principal, changes).await.map_err(to_problem)?;
+        Ok(any)
     }
 
     pub(super) async fn audit_log(&self, request: AuditRequest) -> Result<AdminOutput, Problem> {
+        // The logs of all nodes take a lot of memory: one reader at a time.
+        let _turn = self.audit_turn.lock().await;
         let all = audit::read(&*self.deployer.cluster_store).await.map_err(to_problem)?;
         let wanted = all.into_iter().filter(|(_, entry)| {
             entry.at_ms >= request.since_unix_ms
@@ -42,6 +44,32 @@ impl AdminService {
     }
 }
 
+fn log(request: &AdminOperation) -> Log {
+    use AdminOperation as Op;
+    match request {
+        Op::Deploy(_) | Op::Activate(_) | Op::Undeploy(_) | Op::Export(_) => Log::Types,
+        _ => Log::Cluster,
+    }
+}
+
+/// What a request changes; nothing if it only reads.
+fn changes(request: &AdminOperation) -> Vec<Change> {
+    match request {
+        // One entry for each, so that none is cut off.
+        AdminOperation::Revocations(request) => {
+            let change = |action, subject: &String| Change {
+                action,
+                target: subject.clone(),
+                details: request.reason.clone(),
+            };
+            let revoked = request.revoke.iter().map(|subject| change("revoke", subject));
+            let restored = request.restore.iter().map(|subject| change("revoke --undo", subject));
+            revoked.chain(restored).collect()
+        }
+        request => change(request).into_iter().collect(),
+    }
+}
+
 /// What a request changes; `None` if it only reads.
 fn change(request: &AdminOperation) -> Option<Change> {
     use AdminOperation as Op;
@@ -49,7 +77,12 @@ fn change(request: &AdminOperation) -> Option<Change> {
         Some(Change { action, target: target.into(), details })
     };
     match request {
-        Op::Deploy(upload) if upload.dry_run.is_some() => None,
+        // It runs new code on copies of entities.
+        Op::Deploy(upload) if upload.dry_run.is_some() => change(
+            "deploy --dry-run",
+            &type_in(&upload.manifest).unwrap_or_default(),
+            String::new(),
+        ),
         Op::Deploy(upload) => {
             let target = type_in(&upload.manifest).unwrap_or_default();
             let digest: String =
@@ -94,19 +127,25 @@ fn change(request: &AdminOperation) -> Option<Change> {
             let forced = if request.force { ", forced" } else { "" };
             change("policy set", "", format!("{} bytes, {}{forced}", text.len(), &digest[..16]))
         }),
-        Op::Revocations(request) if request.revoke.is_empty() && request.restore.is_empty() => None,
-        Op::Revocations(request) => {
-            let undone = if request.revoke.is_empty() { "undone" } else { "" };
-            let target = [&request.revoke[..], &request.restore].concat().join(", ");
-            let details = [undone, &request.reason].into_iter().filter(|it| !it.is_empty());
-            change("revoke", &target, details.collect::<Vec<_>>().join(", "))
-        }
+        Op::Authorities(request) => match (&request.trusted, &request.issue) {
+            (None, None) => None,
+            (None, Some(issue)) => change("ca rotate", &issue.node, "certificate issued".into()),
+            (Some(pem), issued) => {
+                let digest = blake3::hash(pem.as_bytes()).to_hex();
+                let count = pem.matches("BEGIN CERTIFICATE").count();
+                let forced = if request.force { ", forced" } else { "" };
+                let node = issued.as_ref().map_or("", |issue| &issue.node);
+                change("ca rotate", node, format!("{count} trusted, {}{forced}", &digest[..16]))
+            }
+        },
         // They read what an operator should know was read.
         Op::Backup => change("backup", "", String::new()),
         Op::Export(request) => {
             change("export", &format!("{}/{}", request.r#type, request.id), String::new())
         }
-        Op::Deployments(_)
+        // See `changes`.
+        Op::Revocations(_)
+        | Op::Deployments(_)
         | Op::Methods(_)
         | Op::Status
         | Op::Node

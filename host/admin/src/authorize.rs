@@ -13,7 +13,7 @@ use super::AdminService;
 
 /// What a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Needed {
+pub(crate) enum Needed {
     /// Any role.
     AnyRole,
     /// A permission on some type.
@@ -46,7 +46,24 @@ pub(crate) fn authorize(
     permissions: &Permissions,
     request: &AdminOperation,
 ) -> Result<(), Problem> {
-    needed(request).into_iter().try_for_each(|needed| check(principal, permissions, &needed))
+    check_all(principal, permissions, &needed(request))
+}
+
+/// Refuses a principal that lacks one of these.
+pub(crate) fn check_all(
+    principal: &str,
+    permissions: &Permissions,
+    all: &[Needed],
+) -> Result<(), Problem> {
+    all.iter().try_for_each(|needed| check(principal, permissions, needed))
+}
+
+/// Refuses a principal that may not change who may do what.
+pub(crate) fn check_administrator(
+    principal: &str,
+    permissions: &Permissions,
+) -> Result<(), Problem> {
+    check(principal, permissions, &Everywhere(Permission::Administer))
 }
 
 fn check(principal: &str, permissions: &Permissions, needed: &Needed) -> Result<(), Problem> {
@@ -71,16 +88,20 @@ fn check(principal: &str, permissions: &Permissions, needed: &Needed) -> Result<
     if granted { Ok(()) } else { Err(denied(principal, permissions, &what)) }
 }
 
+/// A manifest that cannot be read is refused for that reason, once the request is handled.
+fn needed_to_deploy(manifest: &str) -> Needed {
+    match type_in(manifest) {
+        Some(name) => OnType(Permission::Deploy, name),
+        None => Somewhere(Permission::Deploy),
+    }
+}
+
 /// Everything that a request needs.
-fn needed(request: &AdminOperation) -> Vec<Needed> {
+pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
     use AdminOperation as Op;
     use Permission::{Administer, Deploy, Operate, ReadState, View};
     match request {
-        // A manifest that cannot be read is refused for that reason, once the request is handled.
-        Op::Deploy(upload) => vec![match type_in(&upload.manifest) {
-            Some(name) => OnType(Deploy, name),
-            None => Somewhere(Deploy),
-        }],
+        Op::Deploy(upload) => vec![needed_to_deploy(&upload.manifest)],
         Op::Activate(request) => vec![OnType(Deploy, request.r#type.clone())],
         Op::Undeploy(request) => vec![OnType(Deploy, request.r#type.clone())],
         // Lists only types that the principal may view.
@@ -104,9 +125,14 @@ fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Cluster(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
-        Op::Audit(_) => vec![Everywhere(View)],
-        Op::Revocations(request) if request.revoke.is_empty() && request.restore.is_empty() => {
+        // They name people, and why they were shut out.
+        Op::Audit(_) => vec![Everywhere(Operate)],
+        Op::Authorities(request) if request.trusted.is_none() && request.issue.is_none() => {
             vec![Everywhere(View)]
+        }
+        Op::Authorities(_) => vec![Everywhere(Administer)],
+        Op::Revocations(request) if request.revoke.is_empty() && request.restore.is_empty() => {
+            vec![Everywhere(Operate)]
         }
         Op::Policy(_) | Op::Revocations(_) => vec![Everywhere(Administer)],
     }
@@ -144,11 +170,7 @@ impl AdminService {
         permissions: &Permissions,
         manifest: &str,
     ) -> Result<(), Problem> {
-        let needed = match type_in(manifest) {
-            Some(name) => OnType(Permission::Deploy, name),
-            None => Somewhere(Permission::Deploy),
-        };
-        check(principal, permissions, &needed)
+        check(principal, permissions, &needed_to_deploy(manifest))
     }
 }
 

@@ -44,6 +44,8 @@ const TIME: Duration = Duration::from_secs(60);
 /// Maximum number of changes to the state that are shown for each entity, and maximum number of bytes of each key and
 /// value.
 const SHOWN: (usize, usize) = (8, 200);
+/// What those see of a component's failure who may not read state.
+const HIDDEN: &str = "the component failed; `read-state` on the type is needed to see its text";
 /// Maximum number of heads that one scan reads.
 const PAGE: (usize, usize) = (100, 1 << 20);
 /// How often a copy is read again because its entity had a turn meanwhile.
@@ -81,9 +83,17 @@ struct Tried {
     schema: u32,
     failed_in: &'static str,
     failure: String,
+    /// Whether the failure's text is the component's, which has read the state.
+    guest_failed: bool,
     writes: Vec<(Bytes, Option<Bytes>)>,
     before: BTreeMap<Bytes, Bytes>,
     result: Bytes,
+}
+
+impl Tried {
+    fn guest_fails(&mut self, at: &'static str, why: String) {
+        (self.failed_in, self.failure, self.guest_failed) = (at, why, true);
+    }
 }
 
 impl Deployer {
@@ -246,7 +256,7 @@ impl Trial<'_> {
             version: tried.version,
             schema: tried.schema,
             failed_in: tried.failed_in.into(),
-            failure: tried.failure,
+            failure: if shows || !tried.guest_failed { tried.failure } else { HIDDEN.into() },
             changes: tried.writes.iter().take(SHOWN.0).map(change).collect(),
             change_count: tried.writes.len() as u64,
             result: if shows { cut(&tried.result) } else { Bytes::new() },
@@ -287,12 +297,12 @@ impl Trial<'_> {
             let output = match self.instance(shard, entity, copy.clone(), &records).await {
                 Ok(mut instance) => instance.migrate(tried.schema).await,
                 Err(why) => {
-                    (tried.failed_in, tried.failure) = ("migrate", why);
+                    tried.guest_fails("migrate", why);
                     return Ok(tried);
                 }
             };
             if let Some(why) = failure(&output) {
-                (tried.failed_in, tried.failure) = ("migrate", why);
+                tried.guest_fails("migrate", why);
                 return Ok(tried);
             }
             copy.migrate(&tried.before, &output, &mut records.journal, tried.version + 1);
@@ -301,20 +311,20 @@ impl Trial<'_> {
         let mut instance = match self.instance(shard, entity, copy, &records).await {
             Ok(instance) => instance,
             Err(why) => {
-                (tried.failed_in, tried.failure) = ("start", why);
+                tried.guest_fails("start", why);
                 return Ok(tried);
             }
         };
         let started = instance.start(StartReason::Message).await;
         if let Some(why) = failure(&started) {
-            (tried.failed_in, tried.failure) = ("start", why);
+            tried.guest_fails("start", why);
             return Ok(tried);
         }
         if let Some(query) = &self.query {
             let output =
                 instance.message(self.question(tried.version, &records), query, Bytes::new()).await;
             match (failure(&output), output.result) {
-                (Some(why), _) => (tried.failed_in, tried.failure) = ("query", why),
+                (Some(why), _) => tried.guest_fails("query", why),
                 (None, TurnResult::Ok(result)) => tried.result = result,
                 (None, _) => {}
             }

@@ -43,7 +43,10 @@ impl AdminService {
                 Err(error) => return Err(problem(error.code(), error.to_string(), "")),
             };
             match row.status {
-                NodeStatus::Left if !row.draining => return answer(true),
+                NodeStatus::Left if !row.draining => {
+                    self.forget_certificate(node).await?;
+                    return answer(true);
+                }
                 NodeStatus::Live => return Err(node_live_problem(node)),
                 NodeStatus::Dead | NodeStatus::Left => {}
             }
@@ -63,6 +66,8 @@ impl AdminService {
                 Err(CompareAndSetError::Store(error)) => return Err(store_failed(&error)),
             }
             tracing::info!(node, "forgotten");
+            // If the node comes back, it says again what it presents.
+            self.forget_certificate(node).await?;
             // The next request that this node handles must see the other node as forgotten.
             let dead = |view: &Arc<ClusterView>| {
                 view.nodes.get(&name).is_some_and(|row| {

@@ -9,6 +9,7 @@
 //! waits for the hosts, which compile for themselves when they see the row.
 
 mod audit;
+mod authorities;
 mod authorize;
 mod backup;
 mod catalog_problem;
@@ -28,6 +29,7 @@ mod policy;
 mod rebalance;
 mod revocations;
 mod rollouts;
+mod standing;
 mod status;
 mod subscriptions;
 mod undeploy;
@@ -60,6 +62,7 @@ use tokio::sync::{mpsc, watch};
 pub use authorize::is_diagnostic;
 use deploy::Deployer;
 use dry_run::DryRunContext;
+pub use standing::Caller;
 use status::StatusReporter;
 
 /// How long a request waits for its type to become known: after a deploy, the row takes a moment to reach this
@@ -125,6 +128,8 @@ pub struct AdminService {
     status: StatusReporter,
     access: AccessRegistry,
     audit: Arc<AuditLog>,
+    /// Held by who reads the audit logs.
+    audit_turn: tokio::sync::Mutex<()>,
     entity_store: Arc<dyn EntityStore>,
     ranges: Arc<OnceLock<RangedStore>>,
     view: watch::Receiver<Arc<ClusterView>>,
@@ -168,6 +173,7 @@ impl AdminService {
             status,
             access: parts.access,
             audit: parts.audit,
+            audit_turn: tokio::sync::Mutex::default(),
             entity_store: parts.entity_store,
             ranges: parts.ranges,
             view: parts.view,
@@ -178,25 +184,34 @@ impl AdminService {
         }
     }
 
-    /// Handles a request of the client `principal`, if it has the permission.
+    /// Handles a request, if the caller has the permissions that it needs.
     ///
     /// # Errors
     /// A problem with a code from `docs/errors.md`.
     pub async fn handle_request(
         &self,
-        principal: &str,
+        caller: Caller<'_>,
         permissions: &Permissions,
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
+        let principal = caller.principal;
         authorize::authorize(principal, permissions, &request)?;
-        self.record(principal, &request).await?;
+        let permissions = if self.record(principal, &request).await? {
+            // That took a while: the caller may have lost its permissions.
+            let now = self.permissions_now(caller)?;
+            authorize::authorize(principal, &now, &request)?;
+            now
+        } else {
+            Arc::new(permissions.clone())
+        };
+        let guard = self.guard(caller, &request);
         let gateway = &self.gateway;
-        match request {
+        let output = match request {
             AdminOperation::Deploy(upload) => {
                 if let Some(wanted) = upload.dry_run.clone() {
                     let context = DryRunContext {
                         wanted,
-                        permissions: permissions.clone(),
+                        permissions: (*permissions).clone(),
                         principal: principal.to_owned(),
                         shards: self.shard_count,
                         utc: gateway.clock.now().utc,
@@ -240,13 +255,15 @@ impl AdminService {
             AdminOperation::MoveShards(request) => self.move_shards(request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
-            AdminOperation::Policy(request) => self.policy(principal, request).await,
+            AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,
-            AdminOperation::Revocations(request) => self.revocations(principal, request).await,
+            AdminOperation::Authorities(request) => self.authorities(caller, request).await,
+            AdminOperation::Revocations(request) => self.revocations(caller, request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),
-        }
+        };
+        Ok(guard.apply(output?))
     }
 
     fn current_view(&self) -> Arc<ClusterView> {

@@ -12,13 +12,15 @@ use ostraca_wire::server::AdminOutput;
 
 use super::AdminService;
 use super::catalog_problem::to_problem;
+use super::standing::Caller;
 
 impl AdminService {
     pub(super) async fn policy(
         &self,
-        principal: &str,
+        caller: Caller<'_>,
         request: PolicyRequest,
     ) -> Result<AdminOutput, Problem> {
+        let principal = caller.principal;
         let store = &*self.deployer.cluster_store;
         let before = rows::read::<PolicyRow>(store, rows::POLICY).await.map_err(to_problem)?;
         let Some(text) = request.text else {
@@ -39,8 +41,12 @@ impl AdminService {
             let help = "read it with `ostraca policy show`, and repeat the change";
             return Err(problem(codes::POLICY_CHANGED, text, help));
         }
-        if !request.force && !policy.permissions(principal).allow_everywhere(Permission::Administer)
-        {
+        let issued = principal.strip_prefix("token/").and_then(|rest| rest.split_once('/'));
+        let has_issuer = issued
+            .is_none_or(|(issuer, _)| policy.issuers().iter().any(|known| known.name() == issuer));
+        let keeps_right =
+            has_issuer && policy.permissions(principal).allow_everywhere(Permission::Administer);
+        if !request.force && !keeps_right {
             let text = format!("under this policy, `{principal}` could not change it again");
             let help = "grant it a role with `administer` on all types, or add `--force`";
             return Err(problem(codes::POLICY_LOCK_OUT, text, help));
@@ -50,6 +56,7 @@ impl AdminService {
             None => (None, Extensions::default()),
         };
         let row = PolicyRow { revision: revision + 1, text, extensions };
+        self.check_administrator(caller).await?;
         let at = rows::write(store, rows::POLICY, at, &row).await.map_err(to_problem)?;
         let value = rows::encode_value(&row).map_err(to_problem)?;
         // This node must not admit by the former policy until its watch reports the new one.

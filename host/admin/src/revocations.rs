@@ -3,15 +3,20 @@
 use ostraca_catalog as catalog;
 use ostraca_catalog::rows::{self, RevocationsRow};
 use ostraca_codes::codes;
+use ostraca_config::policy::is_name;
 use ostraca_core::extensions::Extensions;
+use ostraca_core::ids::ClusterId;
 use ostraca_store::StoredRow;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
+use ostraca_token::{is_subject, is_token_id};
+use ostraca_wire::identity::{Principal, PrincipalKind};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{Problem, Revocation, RevocationsRequest};
 use ostraca_wire::server::AdminOutput;
 
 use super::AdminService;
 use super::catalog_problem::to_problem;
+use super::standing::Caller;
 
 /// How often a change is tried again if another node changes the row at the same time.
 const ATTEMPTS: u32 = 10;
@@ -19,9 +24,10 @@ const ATTEMPTS: u32 = 10;
 impl AdminService {
     pub(super) async fn revocations(
         &self,
-        principal: &str,
+        caller: Caller<'_>,
         request: RevocationsRequest,
     ) -> Result<AdminOutput, Problem> {
+        let principal = caller.principal;
         for subject in &request.revoke {
             check_subject(subject)?;
         }
@@ -36,6 +42,7 @@ impl AdminService {
             if !self.change(principal, &request, &mut row)? {
                 return Ok(AdminOutput::Revocations(listed(row)));
             }
+            self.check_administrator(caller).await?;
             match rows::write(store, rows::REVOCATIONS, at, &row).await {
                 Ok(at) => {
                     let value = rows::encode_value(&row).map_err(to_problem)?;
@@ -72,7 +79,6 @@ impl AdminService {
                 at_ms: now,
                 by: principal.into(),
                 reason: request.reason.clone(),
-                until_ms: 0,
                 extensions: Extensions::default(),
             });
             changed = true;
@@ -80,8 +86,6 @@ impl AdminService {
         if !changed {
             return Ok(false);
         }
-        // Tokens that have expired need no entry.
-        row.entries.retain(|entry| entry.until_ms == 0 || entry.until_ms > now);
         row.revision += 1;
         let bytes = rows::encode_value(row).map_err(to_problem)?.len();
         if bytes > MAX_ROW_VALUE_BYTES {
@@ -109,9 +113,12 @@ fn listed(row: RevocationsRow) -> Vec<Revocation> {
 /// Refuses what no credential could be, since a mistyped revocation revokes nothing.
 fn check_subject(subject: &str) -> Result<(), Problem> {
     let good = match subject.split_once('/') {
-        Some(("client", name)) => !name.is_empty(),
-        Some(("token" | "token-id", rest)) => {
-            rest.split_once('/').is_some_and(|(issuer, id)| !issuer.is_empty() && !id.is_empty())
+        Some(("client", name)) => Principal::new(ClusterId(0), PrincipalKind::Client, name).is_ok(),
+        Some(("token", rest)) => rest
+            .split_once('/')
+            .is_some_and(|(issuer, subject)| is_name(issuer) && is_subject(subject)),
+        Some(("token-id", rest)) => {
+            rest.split_once('/').is_some_and(|(issuer, id)| is_name(issuer) && is_token_id(id))
         }
         Some(("certificate", digits)) => {
             digits.len() == 64
@@ -128,7 +135,7 @@ fn check_subject(subject: &str) -> Result<(), Problem> {
             "a node cannot be revoked: whoever has its key can read and write the cluster's state; rotate the authority instead"
         }
         _ => {
-            "write client/NAME, token/ISSUER/SUBJECT, token-id/ISSUER/ID, or certificate/ and the SHA-256 of the certificate in 64 lower-case hexadecimal digits"
+            "write client/NAME, token/ISSUER/SUBJECT or token-id/ISSUER/ID, each in full, or use `ostraca revoke --certificate FILE`"
         }
     };
     Err(problem(codes::INVALID_CREDENTIAL, text, help))

@@ -4,6 +4,7 @@
 //! A separate crate, since only the `ostraca` command and the creation of a node issue certificates. An application
 //! that embeds the client checks certificates with `ostraca_wire::identity` and does not build this crate.
 
+mod rotation;
 pub mod tokens;
 
 use std::path::Path;
@@ -13,9 +14,11 @@ use ostraca_wire::identity::{Identity, IdentityError, Principal, PrincipalKind, 
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PublicKeyData, SanType,
 };
 use time::{Duration, OffsetDateTime};
+
+pub use rotation::Rotation;
 
 /// How long certificates issued by [`Ca`] are valid: 10 years.
 pub const VALIDITY: Duration = Duration::days(3_650);
@@ -26,6 +29,8 @@ pub struct Ca {
     certificate: String,
     key: String,
     issuer: Issuer<'static, KeyPair>,
+    /// The certificate of this authority by the one that it replaces, in PEM; empty if it replaces none.
+    cross: String,
 }
 
 impl Ca {
@@ -36,15 +41,8 @@ impl Ca {
     /// [`IdentityError::Make`] if the system provides no randomness.
     pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
         let key = KeyPair::generate().map_err(make)?;
-        let now = OffsetDateTime::now_utc();
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, format!("ostraca cluster {cluster}"));
-        params.subject_alt_names = vec![uri(format!("ostraca://{cluster}/ca"))?];
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.not_before = now - Duration::hours(1);
-        params.not_after = now + VALIDITY + VALIDITY;
-        let certificate = params.self_signed(&key).map_err(make)?;
+        // It may certify the authority that will replace it.
+        let certificate = authority(cluster, 1)?.self_signed(&key).map_err(make)?;
         Self::from_pem(&certificate.pem(), &key.serialize_pem())
     }
 
@@ -57,10 +55,11 @@ impl Ca {
         let cluster = TrustRoot::from_pem(certificate)?.cluster;
         let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
         let issuer = Issuer::from_ca_cert_pem(certificate, pair).map_err(make)?;
-        Ok(Self { cluster, certificate: certificate.into(), key: key.into(), issuer })
+        let (certificate, key) = (certificate.into(), key.into());
+        Ok(Self { cluster, certificate, key, issuer, cross: String::new() })
     }
 
-    /// Reads `ca.pem` and `ca.key` from a directory.
+    /// Reads `ca.pem` and `ca.key` from a directory, and what [`Rotation`] has left there.
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl Ca {
     pub fn load(directory: &Path) -> Result<Self, IdentityError> {
         let certificate = files::read(&directory.join("ca.pem"))?;
         let key = files::read(&directory.join("ca.key"))?;
-        Self::from_pem(&certificate, &key)
+        Ok(Self { cross: rotation::cross(directory)?, ..Self::from_pem(&certificate, &key)? })
     }
 
     /// Writes `ca.pem` and `ca.key` into a directory, readable by their owner only.
@@ -138,11 +137,24 @@ impl Ca {
     ) -> Result<Identity, IdentityError> {
         let principal = Principal::new(self.cluster, role, name)?;
         let key = KeyPair::generate().map_err(make)?;
+        let chain = self.certify(&principal, &key, addresses, not_before, not_after)?;
+        Identity::from_pem(&chain, &key.serialize_pem())
+    }
+
+    /// Certifies a public key. Returns the certificate in PEM, and those that connect it to other authorities.
+    fn certify(
+        &self,
+        principal: &Principal,
+        key: &impl PublicKeyData,
+        addresses: &[String],
+        not_before: OffsetDateTime,
+        not_after: OffsetDateTime,
+    ) -> Result<String, IdentityError> {
         let mut params = CertificateParams::new(addresses.to_vec()).map_err(make)?;
         params.distinguished_name.push(DnType::CommonName, principal.to_string());
         params.subject_alt_names.push(uri(principal.uri())?);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match role {
+        params.extended_key_usages = match principal.kind {
             // A node is a server, and a client of other nodes.
             PrincipalKind::Node => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
@@ -152,9 +164,22 @@ impl Ca {
         params.use_authority_key_identifier_extension = true;
         params.not_before = not_before;
         params.not_after = not_after;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
-        Identity::from_pem(&certificate.pem(), &key.serialize_pem())
+        let certificate = params.signed_by(key, &self.issuer).map_err(make)?;
+        Ok(certificate.pem() + &self.cross)
     }
+}
+
+/// The certificate of an authority, which may certify `depth` further authorities below it.
+fn authority(cluster: ClusterId, depth: u8) -> Result<CertificateParams, IdentityError> {
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("ostraca cluster {cluster}"));
+    params.subject_alt_names = vec![uri(format!("ostraca://{cluster}/ca"))?];
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(depth));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + VALIDITY + VALIDITY;
+    Ok(params)
 }
 
 fn uri(text: String) -> Result<SanType, IdentityError> {

@@ -18,6 +18,7 @@ use ostraca_token::VerifiedToken;
 use ostraca_wire::clock::BootInstant;
 use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::Problem;
+use ostraca_wire::server::TokenRefused;
 use tokio::sync::watch;
 
 use crate::clock::wall_millis;
@@ -26,6 +27,9 @@ use crate::rows::{self, PolicyRow, RevocationsRow};
 
 /// Maximum number of principals whose permissions are kept; beyond that, all are computed anew.
 const PRINCIPALS: usize = 10_000;
+
+/// What the principals of nodes begin with.
+const NODES: &str = "node/";
 
 /// The longest and the shortest time between two reads of the rows.
 const READS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_millis(200));
@@ -118,7 +122,9 @@ struct Access {
     /// The rows of the policy and of the revocations, if there are any.
     rows: [Option<StoredRow>; 2],
     /// Subjects as in a [`Revocation`](rows::Revocation).
-    revoked: Result<HashSet<String>, String>,
+    revoked: Result<Arc<HashSet<String>>, String>,
+    /// The last ones that could be understood.
+    last_revoked: Arc<HashSet<String>>,
     permissions: Mutex<HashMap<String, Arc<Permissions>>>,
 }
 
@@ -129,7 +135,8 @@ impl Default for AccessRegistry {
         let access = Access {
             policy: Err(unread()),
             rows: [None, None],
-            revoked: Ok(HashSet::new()),
+            revoked: Ok(Arc::default()),
+            last_revoked: Arc::default(),
             permissions: Mutex::default(),
         };
         Self(Arc::new(Shared {
@@ -151,7 +158,7 @@ impl AccessRegistry {
         subjects: &[String],
     ) -> Result<Arc<Permissions>, AccessRefused> {
         let access = self.current();
-        access.check_revocations(subjects)?;
+        access.check_revocations(principal, subjects)?;
         let policy = access.policy.as_ref().map_err(|why| AccessRefused::Unknown(why.clone()))?;
         self.check_age(policy.revocation_staleness())?;
         let mut known = lock(&access.permissions);
@@ -170,31 +177,36 @@ impl AccessRegistry {
     ///
     /// # Errors
     /// [`AccessRefused::Revoked`]; [`AccessRefused::Unknown`] if the revocations cannot be understood.
-    pub fn check_revocations(&self, subjects: &[String]) -> Result<(), AccessRefused> {
-        self.current().check_revocations(subjects)
+    pub fn check_revocations(
+        &self,
+        principal: &str,
+        subjects: &[String],
+    ) -> Result<(), AccessRefused> {
+        self.current().check_revocations(principal, subjects)
     }
 
     /// Checks a token, at `utc_ms` of the cluster's UTC.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// [`TokenRefused::NotReady`] while the policy is not known.
     pub fn check_token(
         &self,
         token: &str,
         cluster: ClusterId,
         utc_ms: u64,
-    ) -> Result<VerifiedToken, String> {
-        let policy = self.policy().map_err(|refused| refused.to_string())?;
-        self.check_age(policy.revocation_staleness()).map_err(|refused| refused.to_string())?;
+    ) -> Result<VerifiedToken, TokenRefused> {
+        let not_ready = |refused: AccessRefused| TokenRefused::NotReady(refused.to_string());
+        let policy = self.policy().map_err(not_ready)?;
+        self.check_age(policy.revocation_staleness()).map_err(not_ready)?;
         ostraca_token::verify(policy.issuers(), token, cluster, utc_ms, policy.token_ttl())
-            .map_err(|error| error.to_string())
+            .map_err(|error| TokenRefused::Invalid(error.to_string()))
     }
 
     /// Like [`AccessRegistry::permissions`], but as of whenever the rows were last read; by the default policy if they
     /// never were. For requests that show why a node cannot read them.
     ///
     /// # Errors
-    /// [`AccessRefused::Revoked`].
+    /// [`AccessRefused::Revoked`]; [`AccessRefused::Unknown`] if the policy was read and cannot be understood.
     pub fn last_known_permissions(
         &self,
         principal: &str,
@@ -202,9 +214,19 @@ impl AccessRegistry {
     ) -> Result<Arc<Permissions>, AccessRefused> {
         match self.permissions(principal, subjects) {
             Err(AccessRefused::Stale { .. } | AccessRefused::Unknown(_)) => {
-                let policy = self.policy().ok().or_else(|| default_policy().ok().map(Arc::new));
-                let permissions = policy.map(|policy| policy.permissions(principal));
-                Ok(Arc::new(permissions.unwrap_or_default()))
+                let access = self.current();
+                let known = |subject: &&String| access.last_revoked.contains(*subject);
+                if let Some(subject) = subjects.iter().find(known)
+                    && !principal.starts_with(NODES)
+                {
+                    return Err(AccessRefused::Revoked(subject.clone()));
+                }
+                let policy = match &access.rows[0] {
+                    Some(_) => access.policy.clone(),
+                    None => default_policy().map(Arc::new),
+                };
+                let permissions = policy.map(|policy| Arc::new(policy.permissions(principal)));
+                permissions.map_err(AccessRefused::Unknown)
             }
             known => known,
         }
@@ -338,7 +360,11 @@ impl AccessRegistry {
 }
 
 impl Access {
-    fn check_revocations(&self, subjects: &[String]) -> Result<(), AccessRefused> {
+    fn check_revocations(&self, principal: &str, subjects: &[String]) -> Result<(), AccessRefused> {
+        // A node cannot be revoked: whoever has its key can change the rows, and it is the way back.
+        if principal.starts_with(NODES) {
+            return Ok(());
+        }
         let revoked = self.revoked.as_ref().map_err(|why| AccessRefused::Unknown(why.clone()))?;
         match subjects.iter().find(|subject| revoked.contains(*subject)) {
             Some(subject) => Err(AccessRefused::Revoked(subject.clone())),
@@ -352,6 +378,7 @@ impl Access {
             policy: self.policy.clone(),
             rows: self.rows.clone(),
             revoked: self.revoked.clone(),
+            last_revoked: self.last_revoked.clone(),
             permissions: Mutex::default(),
         };
         let is_newer = |known: &Option<StoredRow>| {
@@ -368,10 +395,16 @@ impl Access {
             }
             rows::REVOCATIONS if is_newer(&self.rows[1]) => {
                 after.rows[1] = Some(row.clone());
-                after.revoked = rows::decode::<RevocationsRow>(row)
-                    .map(|row| row.entries.into_iter().map(|entry| entry.subject).collect())
+                let subjects = |row: RevocationsRow| {
+                    Arc::new(row.entries.into_iter().map(|entry| entry.subject).collect())
+                };
+                after.revoked = rows::decode(row)
+                    .map(subjects)
                     .map_err(|error| error.to_string())
                     .inspect_err(|error| tracing::error!(%error, "cannot read the revocations"));
+                if let Ok(revoked) = &after.revoked {
+                    after.last_revoked = revoked.clone();
+                }
             }
             _ => return None,
         }
@@ -383,6 +416,7 @@ impl Access {
             policy: default_policy().map(Arc::new),
             rows: self.rows.clone(),
             revoked: self.revoked.clone(),
+            last_revoked: self.last_revoked.clone(),
             permissions: Mutex::default(),
         }
     }

@@ -4,7 +4,8 @@
 //! them. An entry is durable before the change is carried out. So a change without an entry cannot happen, but an entry
 //! may be of a change that then failed.
 //!
-//! The log is bounded: a node keeps its newest [`PARTS`] rows of [`PART_BYTES`] each.
+//! A node has two logs, so that those who may change some types cannot push out what concerns the whole cluster, nor
+//! delay it ([`Log`]). Each is bounded: a node keeps its newest [`PARTS`] rows of [`PART_BYTES`] each.
 
 use std::sync::Arc;
 
@@ -26,6 +27,24 @@ pub const MAX_TEXT_BYTES: usize = 1 << 10;
 /// How often an append is tried if another process writes the same row.
 const ATTEMPTS: u32 = 3;
 
+/// Where a change is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// Changes that need a permission on the whole cluster.
+    Cluster,
+    /// Changes that need a permission on a type only.
+    Types,
+}
+
+impl Log {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Types => "types",
+        }
+    }
+}
+
 /// A change that somebody asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -37,15 +56,17 @@ pub struct Change {
     pub details: String,
 }
 
-/// The log of one node.
+/// The logs of one node.
 pub struct AuditLog {
     node: String,
     store: Arc<dyn ClusterStore>,
     clock: Arc<ClusterClock>,
-    /// The current row; `None` until it was read.
-    current: Mutex<Option<Part>>,
+    /// The current row of each log; `None` until it was read.
+    cluster: Mutex<Option<Part>>,
+    types: Mutex<Option<Part>>,
 }
 
+#[derive(Default)]
 struct Part {
     number: u64,
     /// The row's revision in the store; `None` if it does not exist yet.
@@ -55,18 +76,39 @@ struct Part {
     oldest: u64,
 }
 
+impl Part {
+    /// Adds the first of these entries, as many as fit, and returns how many. At least one fits into an empty part.
+    fn add(&mut self, entries: &[AuditEntry]) -> Result<usize, Error> {
+        let mut bytes = rows::encode_value(&self.row)?.len();
+        for (at, entry) in entries.iter().enumerate() {
+            bytes += rows::encode_value(entry)?.len();
+            if bytes > PART_BYTES && !self.row.entries.is_empty() {
+                return Ok(at);
+            }
+            self.row.entries.push(entry.clone());
+        }
+        Ok(entries.len())
+    }
+}
+
 impl AuditLog {
-    /// The log of this node.
+    /// The logs of this node.
     #[must_use]
     pub fn new(node: &str, store: Arc<dyn ClusterStore>, clock: Arc<ClusterClock>) -> Self {
-        Self { node: node.into(), store, clock, current: Mutex::default() }
+        let (cluster, types) = Default::default();
+        Self { node: node.into(), store, clock, cluster, types }
     }
 
     /// Appends changes that a principal asks for. They are durable when this returns.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::InvalidRow`]; then the changes must not be carried out.
-    pub async fn append(&self, principal: &str, changes: Vec<Change>) -> Result<(), Error> {
+    pub async fn append(
+        &self,
+        log: Log,
+        principal: &str,
+        changes: Vec<Change>,
+    ) -> Result<(), Error> {
         let at_ms = self.clock.utc_ms();
         let entry = |change: Change| AuditEntry {
             at_ms,
@@ -77,31 +119,35 @@ impl AuditLog {
             extensions: Extensions::default(),
         };
         let entries: Vec<_> = changes.into_iter().map(entry).collect();
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let mut current = self.current.lock().await;
+        let mut rest = &entries[..];
+        let mut current = match log {
+            Log::Cluster => self.cluster.lock().await,
+            Log::Types => self.types.lock().await,
+        };
         let mut attempt = 1;
-        loop {
+        while !rest.is_empty() {
             let part = match current.take() {
                 Some(part) => part,
-                None => self.newest().await?,
+                None => self.newest(log).await?,
             };
-            match self.write(part, &entries).await {
-                Ok(part) => {
+            match self.write(log, part, rest).await {
+                Ok((part, written)) => {
                     *current = Some(part);
-                    return Ok(());
+                    rest = &rest[written..];
+                    attempt = 1;
                 }
                 // Another process of this node, or an answer that was lost: read again what is there.
                 Err(Error::RowConflict(_)) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     /// Reads the current part.
-    async fn newest(&self) -> Result<Part, Error> {
-        let (all, _) = self.store.list(&format!("{}{}/", rows::AUDIT, self.node)).await?;
+    async fn newest(&self, log: Log) -> Result<Part, Error> {
+        let prefix = format!("{}{}/{}/", rows::AUDIT, log.name(), self.node);
+        let (all, _) = self.store.list(&prefix).await?;
         let numbers = all.iter().filter_map(|row| rows::parse_audit_key(&row.key));
         let oldest = numbers.map(|(_, number)| number).min().unwrap_or(1);
         match all.last() {
@@ -110,29 +156,35 @@ impl AuditLog {
                 let revision = Some(row.revision);
                 Ok(Part { number, revision, row: rows::decode(row)?, oldest })
             }
-            None => Ok(Part { number: 1, revision: None, row: AuditRow::default(), oldest }),
+            None => Ok(Part { number: 1, oldest, ..Part::default() }),
         }
     }
 
-    async fn write(&self, mut part: Part, entries: &[AuditEntry]) -> Result<Part, Error> {
-        part.row.entries.extend_from_slice(entries);
-        if part.revision.is_some() && rows::encode_value(&part.row)?.len() > PART_BYTES {
-            let row = AuditRow { entries: entries.to_vec(), extensions: Extensions::default() };
-            part = Part { number: part.number + 1, revision: None, row, oldest: part.oldest };
+    /// Writes the first of these entries, as many as fit into a row, and returns how many.
+    async fn write(
+        &self,
+        log: Log,
+        mut part: Part,
+        entries: &[AuditEntry],
+    ) -> Result<(Part, usize), Error> {
+        let mut written = part.add(entries)?;
+        if written == 0 {
+            part = Part { number: part.number + 1, oldest: part.oldest, ..Part::default() };
+            written = part.add(entries)?;
         }
-        let key = rows::audit_key(&self.node, part.number);
+        let key = rows::audit_key(log.name(), &self.node, part.number);
         let revision = rows::write(&*self.store, &key, part.revision, &part.row).await?;
         part.revision = Some(revision);
         while part.oldest + PARTS <= part.number {
-            self.remove(part.oldest).await;
+            self.remove(log, part.oldest).await;
             part.oldest += 1;
         }
-        Ok(part)
+        Ok((part, written))
     }
 
     /// Removes an old part. If that fails, the next start of the node tries again.
-    async fn remove(&self, number: u64) {
-        let key = rows::audit_key(&self.node, number);
+    async fn remove(&self, log: Log, number: u64) {
+        let key = rows::audit_key(log.name(), &self.node, number);
         let Ok(Some(row)) = self.store.get(&key).await else { return };
         let removal = CompareAndSet { key, expected: Some(row.revision), value: None };
         if let Err(error) = self.store.compare_and_set(removal).await {
@@ -191,13 +243,13 @@ mod tests {
     async fn each_node_has_a_log_that_outlives_it() {
         let store = store();
         let (one, two) = (log(&store, "n1"), log(&store, "n2"));
-        one.append("client/a", change("x")).await.expect("appended");
-        two.append("client/b", change("y")).await.expect("appended");
-        one.append("client/a", change("z")).await.expect("appended");
+        one.append(Log::Cluster, "client/a", change("x")).await.expect("appended");
+        two.append(Log::Cluster, "client/b", change("y")).await.expect("appended");
+        one.append(Log::Cluster, "client/a", change("z")).await.expect("appended");
         // The next process of the first node.
-        log(&store, "n1").append("client/c", change("w")).await.expect("appended");
+        log(&store, "n1").append(Log::Cluster, "client/c", change("w")).await.expect("appended");
         // And the former one, which has not noticed it.
-        one.append("client/a", change("v")).await.expect("appended");
+        one.append(Log::Cluster, "client/a", change("v")).await.expect("appended");
         assert_eq!(targets(&store, "n1").await, ["x", "z", "w", "v"]);
         assert_eq!(targets(&store, "n2").await, ["y"]);
         let all = read(&*store).await.expect("read");
@@ -214,7 +266,7 @@ mod tests {
         let many = 200_usize;
         for at in 0..many {
             let changes = (0..8).map(|_| change(&long(at)).remove(0)).collect();
-            log.append("client/a", changes).await.expect("appended");
+            log.append(Log::Cluster, "client/a", changes).await.expect("appended");
         }
         let (rows, _) = store.list(rows::AUDIT).await.expect("listed");
         assert!(rows.len() as u64 <= PARTS, "{}", rows.len());
@@ -224,16 +276,51 @@ mod tests {
         let numbers: Vec<usize> =
             kept.iter().map(|it| it[..6].parse().expect("a number")).collect();
         let first = numbers[0];
-        let expected: Vec<_> = (first..many).flat_map(|at| [at; 8]).collect();
         assert!(first > 0 && numbers.len() >= 24 * 31, "{first} {}", numbers.len());
-        assert_eq!(numbers, expected, "the newest, in order, without a gap");
+        // Of the changes that were appended together, the first ones may be in a row that is gone.
+        let rest: Vec<_> = numbers.into_iter().filter(|at| *at > first).collect();
+        let expected: Vec<_> = (first + 1..many).flat_map(|at| [at; 8]).collect();
+        assert_eq!(rest, expected, "the newest, in order, without a gap");
+    }
+
+    #[tokio::test]
+    async fn changes_of_types_push_out_none_of_the_cluster() {
+        let store = store();
+        let log = log(&store, "n1");
+        log.append(Log::Cluster, "client/a", change("x")).await.expect("appended");
+        let long = "y".repeat(MAX_TEXT_BYTES);
+        let changes = || (0..31).map(|_| change(&long).remove(0)).collect();
+        for _ in 0..2 * PARTS {
+            log.append(Log::Types, "client/b", changes()).await.expect("appended");
+        }
+        let kept = targets(&store, "n1").await;
+        assert_eq!(kept.iter().filter(|it| *it == "x").count(), 1);
+        assert!(kept.len() < 40 * PARTS as usize, "the other log is bounded: {}", kept.len());
+    }
+
+    #[tokio::test]
+    async fn many_changes_at_once_take_several_rows() {
+        let store = store();
+        let log = log(&store, "n1");
+        let long = |at: usize| format!("{at:06}{}", "x".repeat(MAX_TEXT_BYTES));
+        let changes = |from: usize| (from..from + 100).map(|at| change(&long(at)).remove(0));
+        log.append(Log::Cluster, "client/a", changes(0).collect()).await.expect("appended");
+        log.append(Log::Cluster, "client/a", changes(100).collect()).await.expect("appended");
+        let (rows, _) = store.list(rows::AUDIT).await.expect("listed");
+        assert!(rows.iter().all(|row| row.value.len() <= PART_BYTES));
+        assert!((6..10).contains(&rows.len()), "{} rows", rows.len());
+        let kept = targets(&store, "n1").await;
+        assert_eq!(
+            kept,
+            (0..200).map(|at| long(at)[..MAX_TEXT_BYTES].to_owned()).collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn keys_of_audit_rows_have_one_spelling() {
-        assert_eq!(rows::parse_audit_key("audit/n1/0000000007"), Some(("n1", 7)));
-        for other in ["audit/n1/7", "audit/n1", "audit/", "nodes/n1", "audit/n1/0000000007/x"] {
-            assert_eq!(rows::parse_audit_key(other), None, "{other}");
+        assert_eq!(rows::parse_audit_key("audit/types/n1/0000000007"), Some(("n1", 7)));
+        for other in ["types/n1/7", "types/n1", "types/", "x", "types/n1/0000000007/x"] {
+            assert_eq!(rows::parse_audit_key(&format!("audit/{other}")), None, "{other}");
         }
     }
 }

@@ -199,7 +199,7 @@ pub struct RevocationsRow {
 /// One revoked credential, or all credentials of a principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
-    /// A principal (`client/alice`), a certificate (`certificate/` and the SHA-256 of its DER form in hexadecimal), or a
+    /// A principal (`client/alice`), a certificate (`certificate/` and the SHA-256 of its TBSCertificate in hexadecimal), or a
     /// token (`token-id/ISSUER/ID`).
     pub subject: String,
     /// When it was revoked, in milliseconds of UTC since 1970.
@@ -208,8 +208,6 @@ pub struct Revocation {
     pub by: String,
     /// Why; may be empty.
     pub reason: String,
-    /// From when on the entry is no longer needed, since the token has expired; 0 for never.
-    pub until_ms: u64,
     /// Fields of later releases.
     pub extensions: Extensions<Self>,
 }
@@ -217,8 +215,42 @@ pub struct Revocation {
 /// The key of the revocations.
 pub const REVOCATIONS: &str = "revocations";
 
-/// `audit/<node>/<number>`: what operators have asked this node to change, in order. The row with the highest number is
-/// the current one.
+/// `authorities`: whose certificates nodes and clients have. Missing until `ostraca ca rotate` writes it: each node trusts
+/// the authority in its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthoritiesRow {
+    /// Rises with each change, from 1.
+    pub revision: u64,
+    /// The certificates of the authorities, in PEM.
+    pub trusted: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The key of the authorities.
+pub const AUTHORITIES: &str = "authorities";
+
+/// `certificates/<node>`: the certificate that a node presents, and the one that it should.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateRow {
+    /// The one that it presents, in PEM, with those that connect it to authorities. Only the node writes it.
+    pub presented: String,
+    /// The last one that an operator has issued to it, likewise, for the same key; may be empty.
+    pub issued: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// What the keys of the nodes' certificates begin with.
+pub const CERTIFICATES: &str = "certificates/";
+
+/// The key of a node's certificate.
+pub fn certificate_key(node: &str) -> String {
+    format!("{CERTIFICATES}{node}")
+}
+
+/// `audit/<log>/<node>/<number>`: what operators have asked this node to change, in order. The row with the highest number
+/// is the current one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRow {
     /// In order.
@@ -248,15 +280,16 @@ pub struct AuditEntry {
 pub const AUDIT: &str = "audit/";
 
 /// The key of a part of a node's audit log.
-pub fn audit_key(node: &str, number: u64) -> String {
-    format!("{AUDIT}{node}/{number:010}")
+pub fn audit_key(log: &str, node: &str, number: u64) -> String {
+    format!("{AUDIT}{log}/{node}/{number:010}")
 }
 
 /// The node and the number of a part of an audit log.
 pub fn parse_audit_key(key: &str) -> Option<(&str, u64)> {
-    let (node, number) = key.strip_prefix(AUDIT)?.split_once('/')?;
+    let (log, rest) = key.strip_prefix(AUDIT)?.split_once('/')?;
+    let (node, number) = rest.split_once('/')?;
     let number = number.parse().ok()?;
-    (audit_key(node, number) == key).then_some((node, number))
+    (audit_key(log, node, number) == key).then_some((node, number))
 }
 
 /// Whether the key names a row that decides who may do what.
@@ -416,6 +449,8 @@ extensible!(
     PolicyRow,
     RevocationsRow,
     Revocation,
+    AuthoritiesRow,
+    CertificateRow,
     AuditRow,
     AuditEntry
 );

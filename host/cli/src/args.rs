@@ -11,7 +11,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
 pub(crate) use access::{
-    Audit, IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
+    AsNode, Audit, IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
 };
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
@@ -480,6 +480,26 @@ pub(crate) struct Ca {
 pub(crate) enum CaCommand {
     /// Issue a certificate with its key
     Issue(Issue),
+    /// Replace the authority while the cluster runs: first both are trusted, with --finish only the new one
+    Rotate(Rotate),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rotate {
+    /// Directory of the authority, with ca.pem and ca.key
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
+    /// No longer trust the former authority: clients that have their certificates from it are shut out
+    #[arg(long)]
+    pub(crate) finish: bool,
+    /// With --finish: also if nodes, or you, still have certificates from the former authority
+    #[arg(long, requires = "finish")]
+    pub(crate) force: bool,
+    /// How long to wait until all live nodes have new certificates
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration, conflicts_with = "finish")]
+    pub(crate) timeout: Duration,
+    #[command(flatten)]
+    pub(crate) node: AsNode,
 }
 
 #[derive(Debug, clap::Args)]

@@ -69,7 +69,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Dev(it) => commands::dev::run(global, &it).await,
         Command::Config(it) => commands::config::run(global, &it),
         Command::Store(it) => commands::store::run(global, &it).await,
-        Command::Ca(it) => commands::ca::run(global, &it),
+        Command::Ca(it) => commands::ca::run(global, &it).await,
         Command::Token(it) => commands::token::run(global, &it),
         Command::New(it) => commands::new::run(global, &it),
         Command::Build(it) => commands::build::run(global, &it).await,

@@ -14,15 +14,15 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    ActivateRequest, AdminRequest, AuditEntry, AuditRequest, BackupPart, BackupRequest,
-    ClusterConfig, ClusterConfigRequest, DeadLetters, DeadLettersRequest, DeployRequest,
-    DeployResult, Deployment, DeploymentsRequest, DrainProgress, DrainRequest, DryRun,
-    DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport, Events, EventsRequest,
-    ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest,
-    MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest,
-    PolicyRequest, PolicyState, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
-    Revocation, RevocationsRequest, Rollout, ShardInfo, ShardRange, ShardsRequest, Status,
-    StatusRequest, UndeployRequest, UndeployResult,
+    ActivateRequest, AdminRequest, AuditEntry, AuditRequest, Authorities, AuthoritiesRequest,
+    BackupPart, BackupRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
+    DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
+    DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
+    Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods,
+    MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes,
+    NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan, RebalanceProgress,
+    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo, ShardRange,
+    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -412,6 +412,29 @@ impl Client {
         for part in self.request(Request::Audit(request), Bytes::new(), REQUEST_TIMEOUT).await? {
             match part {
                 Response::Audit(page) => all.extend(page.entries),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The authorities that the cluster trusts and the certificates that its nodes present, after the requested changes.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn authorities(
+        &self,
+        request: AuthoritiesRequest,
+    ) -> Result<Authorities, AdminError> {
+        let request = Request::Authorities(request);
+        let mut all = Authorities::default();
+        for part in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match part {
+                Response::Authorities(Authorities { revision, trusted, presented }) => {
+                    (all.revision, all.trusted) = (revision, trusted);
+                    all.presented.extend(presented);
+                }
                 other => return Err(unexpected(Some(other))),
             }
         }

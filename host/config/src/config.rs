@@ -12,7 +12,7 @@ use std::time::Duration;
 use ostraca_codes::codes;
 use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
-use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
+use ostraca_wire::identity::{self, CertificateChain, Identity, IdentityError, TrustRoot, files};
 
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
@@ -40,6 +40,13 @@ mod rows_store;
 mod tests;
 
 use file::ConfigFile;
+
+/// The directory in the data directory with what the cluster has given to the node.
+const SAVED: &str = "identity";
+/// The certificates of the authorities there.
+const AUTHORITIES: &str = "ca.pem";
+/// The node's certificate there.
+const CERTIFICATE: &str = "node.pem";
 
 /// The longest configuration that is accepted, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -165,16 +172,17 @@ impl Config {
         self.data.join("store")
     }
 
-    /// Reads the authority's certificate and the node's own certificate and key.
+    /// Reads the certificates of the cluster's authorities and the node's own certificate and key: those that
+    /// `[identity]` names, or newer ones that the node has got from the cluster ([`Config::save_identity`]).
     ///
     /// # Errors
     /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] names the certificate's actual subject.
     pub fn load_identity(&self) -> Result<(TrustRoot, Identity), Error> {
         let files = &self.file.identity;
-        let pem = self.load_authority()?;
+        let trust = TrustRoot::from_pem(&self.load_authority()?)?;
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
-        let trust = TrustRoot::from_pem(&pem)?;
+        let identity = self.newer_identity(identity)?;
         // An expired certificate is refused here, because no other node checks the certificate of the first node.
         // Otherwise, every client would refuse the node.
         let now = std::time::SystemTime::now();
@@ -192,18 +200,48 @@ impl Config {
         Err(Error::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
     }
 
-    /// Reads the certificate of the cluster's authority, in PEM.
+    /// Reads the certificates of the cluster's authorities, in PEM.
     ///
     /// # Errors
     /// [`Error::Identity`] names the file.
     pub fn load_authority(&self) -> Result<String, Error> {
-        let ca = self.data.join(&self.file.identity.ca);
-        let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
-            action: "read",
-            path: ca.display().to_string(),
+        let own = files::read(&self.data.join(&self.file.identity.ca))?;
+        let Some(saved) = self.saved(AUTHORITIES)? else { return Ok(own) };
+        let (trust, newer) = (TrustRoot::from_pem(&own)?, TrustRoot::from_pem(&saved)?);
+        let is_newer = trust.cluster == newer.cluster && newer.newest()? >= trust.newest()?;
+        Ok(if is_newer { saved } else { own })
+    }
+
+    /// Keeps what the cluster has given to the node, for its next start: the certificates of the authorities, and the
+    /// node's own one for the same key, in PEM. Files that are written later by hand count again.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] names the file.
+    pub fn save_identity(&self, authorities: &str, certificate: &str) -> Result<(), Error> {
+        let directory = self.data.join(SAVED);
+        std::fs::create_dir_all(&directory).map_err(|source| IdentityError::File {
+            action: "write",
+            path: directory.display().to_string(),
             source,
         })?;
-        Ok(pem)
+        files::write(&directory.join(AUTHORITIES), authorities)?;
+        files::write(&directory.join(CERTIFICATE), certificate)?;
+        Ok(())
+    }
+
+    /// The identity with the certificate that the cluster has given to the node, if that is not older.
+    fn newer_identity(&self, identity: Identity) -> Result<Identity, Error> {
+        let Some(saved) = self.saved(CERTIFICATE)? else { return Ok(identity) };
+        let (own, newer) = (identity.certificates()?, CertificateChain::from_pem(&saved)?);
+        let is_newer = own.principal() == newer.principal()
+            && own.public_key() == newer.public_key()
+            && newer.not_before() >= own.not_before();
+        Ok(if is_newer { Identity::from_pem(&saved, identity.key_pem())? } else { identity })
+    }
+
+    fn saved(&self, name: &str) -> Result<Option<String>, Error> {
+        let path = self.data.join(SAVED).join(name);
+        Ok(if path.exists() { Some(files::read(&path)?) } else { None })
     }
 
     /// Limits of the network endpoint.

@@ -26,6 +26,8 @@ use crate::user_file::{SourceText, UserFileError};
 pub(crate) use check::check_principal_pattern;
 use file::PolicyFile;
 
+pub use check::is_name;
+
 /// An invalid policy.
 pub type PolicyError = UserFileError;
 
@@ -160,13 +162,13 @@ impl Scope {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Role {
     permissions: PermissionSet,
     scope: Scope,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Grant {
     principals: Vec<String>,
     roles: Vec<String>,
@@ -174,7 +176,7 @@ struct Grant {
 }
 
 /// A valid policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     roles: BTreeMap<String, Role>,
     grants: Vec<Grant>,

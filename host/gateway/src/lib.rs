@@ -47,7 +47,7 @@ use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 
 use ostraca_catalog::clock::ClusterClock;
-use ostraca_catalog::types::TypeRegistry;
+use ostraca_catalog::types::{TypeRegistry, TypeTable};
 use ostraca_workers::{EntityMessage, Input, ReplySink, WorkerReply};
 
 /// Interval at which buffered messages are checked.
@@ -145,9 +145,14 @@ impl Gateway {
         self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
-    /// Accepts messages of one session, in order. Messages of types that are not known yet remain in the batch.
-    pub fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
-        let types = self.types.snapshot();
+    /// Accepts messages of one session, in order. Messages of types that are not in `types` remain in the batch: these
+    /// are the types for which the caller has checked what the client may send.
+    pub fn accept(
+        &self,
+        session: ScopedSessionId,
+        types: &TypeTable,
+        batch: &mut Vec<IncomingMessage>,
+    ) {
         let (now, utc) = (self.now(), self.clock.utc_ms());
         let mut unknown = Vec::new();
         let mut accepted = Vec::with_capacity(batch.len());

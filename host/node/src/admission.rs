@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_catalog::access::denied;
-use ostraca_catalog::audit::Change;
+use ostraca_catalog::audit::{Change, Log, MAX_TEXT_BYTES};
 use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_catalog::{AccessRegistry, AuditLog};
 use ostraca_codes::codes;
@@ -15,8 +15,8 @@ use ostraca_config::policy::{Permission, Permissions};
 use ostraca_core::message::MessageKind;
 use ostraca_core::shard::{DeadLetterAction, OperatorCommand, READ_CHANNEL};
 use ostraca_wire::envelope::NAMESPACE;
-use ostraca_wire::outcome::permanent_problem;
-use ostraca_wire::proto::{Envelope, Problem};
+use ostraca_wire::outcome::{permanent_problem, wire_kind};
+use ostraca_wire::proto::{self, Envelope, Problem};
 use ostraca_wire::server::{ClientInfo, IncomingMessage};
 
 /// What a client may do. With `diagnostic`, what it might do when the node last knew.
@@ -36,9 +36,23 @@ pub(crate) fn permissions(
     permissions.map_err(|refused| refused.problem(principal))
 }
 
-/// Refuses the messages that the client may not send, and removes them from the batch. Messages to types that the node
-/// does not know stay: what they need depends on the type.
-pub(crate) fn admit_messages(
+/// Refuses the messages that the client may not send, removes them from the batch, and records operators' commands.
+/// Messages to types that are not in `types` stay: what they need depends on the type.
+pub(crate) async fn admit(
+    access: &AccessRegistry,
+    audit: &AuditLog,
+    client: &ClientInfo,
+    types: &TypeTable,
+    batch: &mut Vec<IncomingMessage>,
+) {
+    admit_messages(access, client, types, batch);
+    if record_commands(audit, client, types, batch).await {
+        // That took a while: the client may have been revoked.
+        admit_messages(access, client, types, batch);
+    }
+}
+
+fn admit_messages(
     access: &AccessRegistry,
     client: &ClientInfo,
     types: &TypeTable,
@@ -57,27 +71,35 @@ pub(crate) fn admit_messages(
         }
     };
     let refused = |request: &mut IncomingMessage| {
-        let envelope = &request.envelope;
-        let entry = types.get(envelope.r#type.as_str());
-        entry.is_some_and(|entry| !may_send(&permissions, entry, envelope))
+        let envelope = &mut request.envelope;
+        let Some(entry) = types.get(envelope.r#type.as_str()) else { return false };
+        let (permission, kind) = needed(entry, &envelope.method);
+        // The owner may have another revision, in which the method is of another kind: it must not run as that.
+        if let Some(kind) = kind
+            && envelope.kind == proto::MessageKind::Unspecified as i32
+        {
+            envelope.kind = wire_kind(kind) as i32;
+        }
+        !permissions.allow(permission, NAMESPACE, &entry.name)
     };
     for request in batch.extract_if(.., refused) {
         let envelope = &request.envelope;
         let entry = types.get(envelope.r#type.as_str());
-        let needed = entry.and_then(|entry| needed(entry, &envelope.method));
+        let needed = entry.map(|entry| needed(entry, &envelope.method).0);
         let what = what(needed, &envelope.r#type);
         request.ticket.not_run(denied(&client.principal_name, &permissions, &what));
     }
 }
 
 /// Records the operators' commands in a batch, before they are sent on: one entry for those of one kind to one type.
-/// Refuses them if that fails. Messages to types that the node does not know are left for later.
-pub(crate) async fn record_commands(
+/// Refuses them if that fails. Messages to types that the node does not know are left for later. Returns whether there
+/// were any.
+async fn record_commands(
     audit: &AuditLog,
     client: &ClientInfo,
     types: &TypeTable,
     batch: &mut Vec<IncomingMessage>,
-) {
+) -> bool {
     let mut entries: BTreeMap<(&'static str, String), Vec<String>> = BTreeMap::new();
     for request in batch.iter() {
         let envelope = &request.envelope;
@@ -87,18 +109,21 @@ pub(crate) async fn record_commands(
         }
     }
     if entries.is_empty() {
-        return;
+        return false;
     }
-    let changes = entries.into_iter().map(|((action, entity_type), ids)| match ids.as_slice() {
-        [id] => Change { action, target: format!("{entity_type}/{id}"), details: String::new() },
-        ids => Change {
-            action,
-            target: entity_type,
-            details: format!("{} entities: {}", ids.len(), ids.join(", ")),
-        },
+    let changes = entries.into_iter().flat_map(|((action, entity_type), ids)| {
+        named_in_full(&ids)
+            .into_iter()
+            .map(move |ids| match ids {
+                [id] => {
+                    Change { action, target: format!("{entity_type}/{id}"), details: String::new() }
+                }
+                ids => Change { action, target: entity_type.clone(), details: format!("{ids:?}") },
+            })
+            .collect::<Vec<_>>()
     });
-    let recorded = audit.append(&client.principal_name, changes.collect()).await;
-    let Err(error) = recorded else { return };
+    let recorded = audit.append(Log::Types, &client.principal_name, changes.collect()).await;
+    let Err(error) = recorded else { return true };
     let text = format!("the command cannot be recorded in the audit log: {error}");
     let mut refusal = permanent_problem(codes::STORE_UNAVAILABLE, text, "");
     refusal.retryable = true;
@@ -107,6 +132,20 @@ pub(crate) async fn record_commands(
     for request in batch.extract_if(.., is_command) {
         request.ticket.not_run(refusal.clone());
     }
+    true
+}
+
+/// Parts of a list, each so short that an entry of the audit log names all of it.
+fn named_in_full(ids: &[String]) -> Vec<&[String]> {
+    let (mut parts, mut rest) = (Vec::new(), ids);
+    while !rest.is_empty() {
+        let fits = |count: &usize| format!("{:?}", &rest[..*count]).len() <= MAX_TEXT_BYTES;
+        let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
+        let (part, others) = rest.split_at(count);
+        parts.push(part);
+        rest = others;
+    }
+    parts
 }
 
 /// What a message is called in the audit log; `None` if it is not an operator's command, or to an unknown type.
@@ -144,26 +183,23 @@ pub(crate) fn admit_subscription(
     Err(denied(&client.principal_name, &permissions, &what))
 }
 
-fn may_send(permissions: &Permissions, entry: &DeployedType, envelope: &Envelope) -> bool {
-    match needed(entry, &envelope.method) {
-        Some(permission) => permissions.allow(permission, NAMESPACE, &entry.name),
-        // The owner answers that there is no such method.
-        None => permissions.allow_any(NAMESPACE, &entry.name),
-    }
-}
-
-/// What a method needs; `None` if the type does not have it.
-fn needed(entry: &DeployedType, method: &str) -> Option<Permission> {
+/// What a method needs, and its kind if the type has it.
+fn needed(entry: &DeployedType, method: &str) -> (Permission, Option<MessageKind>) {
     if let Some((_, kind)) = entry.methods_by_name().get(method) {
-        return Some(match kind {
+        let permission = match kind {
             MessageKind::Command => Permission::Command,
             MessageKind::Query => Permission::Query,
-        });
+        };
+        return (permission, Some(*kind));
     }
     if method == READ_CHANNEL {
-        return Some(Permission::Query);
+        return (Permission::Query, None);
     }
-    OperatorCommand::of_method(method).map(|_| Permission::Manage)
+    match OperatorCommand::of_method(method) {
+        Some(_) => (Permission::Manage, None),
+        // The owner may have a later revision with such a command; else it answers that there is no such method.
+        None => (Permission::Command, None),
+    }
 }
 
 fn what(needed: Option<Permission>, entity_type: &str) -> String {
@@ -172,5 +208,21 @@ fn what(needed: Option<Permission>, entity_type: &str) -> String {
         Some(Permission::Manage) => format!("send operators' commands to `{entity_type}`"),
         Some(_) => format!("send commands to `{entity_type}`"),
         None => format!("send anything to `{entity_type}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_is_in_an_entry_that_is_not_cut() {
+        let ids: Vec<_> = (0..500).map(|at| format!("{at}-{}", "x".repeat(at))).collect();
+        let parts = named_in_full(&ids);
+        assert!(parts.iter().all(|part| format!("{part:?}").len() <= MAX_TEXT_BYTES));
+        assert_eq!(parts.concat(), ids);
+        assert_eq!(named_in_full(&ids[..3]).len(), 1);
+        let long = vec!["y".repeat(2 * MAX_TEXT_BYTES); 2];
+        assert_eq!(named_in_full(&long).len(), 2, "each alone, although it is too long");
     }
 }

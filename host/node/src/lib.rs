@@ -87,6 +87,7 @@ pub mod init;
 pub mod node;
 mod peers;
 mod probe;
+mod renewal;
 mod service;
 mod stores;
 

@@ -8,11 +8,11 @@ use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
 use ostraca_wire::proto::{Problem, Subscribe};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
-    SubscriptionEvent, TokenHolder,
+    SubscriptionEvent, TokenHolder, TokenRefused,
 };
 use tokio::sync::{mpsc, watch};
 
-use ostraca_admin::{AdminService, is_diagnostic};
+use ostraca_admin::{AdminService, Caller, is_diagnostic};
 use ostraca_catalog::types::unknown_type;
 use ostraca_catalog::{AccessRefused, AccessRegistry, AuditLog};
 use ostraca_core::ids::ClusterId;
@@ -83,9 +83,8 @@ impl Service for ClientService {
         }
         let client = &*session.client;
         let types = gateway.types.snapshot();
-        admission::admit_messages(&self.access, client, &types, batch);
-        admission::record_commands(audit, client, &types, batch).await;
-        gateway.accept(session.session, batch);
+        admission::admit(&self.access, audit, client, &types, batch).await;
+        gateway.accept(session.session, &types, batch);
         if batch.is_empty() {
             return;
         }
@@ -97,9 +96,8 @@ impl Service for ClientService {
             gateway.types.wait(name, left).await;
         }
         let types = gateway.types.snapshot();
-        admission::admit_messages(&self.access, client, &types, batch);
-        admission::record_commands(audit, client, &types, batch).await;
-        gateway.accept(session.session, batch);
+        admission::admit(&self.access, audit, client, &types, batch).await;
+        gateway.accept(session.session, &types, batch);
         for request in batch.drain(..) {
             let problem = unknown_type(&types, &request.envelope.r#type);
             request.ticket.not_run(problem);
@@ -139,24 +137,38 @@ impl Service for ClientService {
             return Err(node_starting());
         };
         let permissions = admission::permissions(&self.access, peer, is_diagnostic(&request))?;
-        admin.handle_request(&peer.principal_name, &permissions, request).await
+        let caller = Caller { principal: &peer.principal_name, subjects: &peer.subjects };
+        admin.handle_request(caller, &permissions, request).await
     }
 
-    fn check_token(&self, token: &str) -> Result<TokenHolder, String> {
+    fn check_token(&self, token: &str) -> Result<TokenHolder, TokenRefused> {
         let Some(ClientBackend { gateway, .. }) = self.backend.get() else {
-            return Err("the node is starting".into());
+            return Err(TokenRefused::NotReady("the node is starting".into()));
         };
         let utc_ms = gateway.clock.utc_ms();
+        if utc_ms == 0 {
+            let text = "the node does not know the cluster's time yet";
+            return Err(TokenRefused::NotReady(text.into()));
+        }
         let token = self.access.check_token(token, self.cluster, utc_ms)?;
         let valid_for = Duration::from_millis(token.expires_ms.saturating_sub(utc_ms));
         Ok(TokenHolder { principal: token.principal, subjects: token.subjects, valid_for })
     }
 
     fn check_connection(&self, peer: &ClientInfo) -> Result<(), String> {
-        match self.access.check_revocations(&peer.subjects) {
-            Err(AccessRefused::Revoked(subject)) => Err(format!("{subject} is revoked")),
-            // What the node does not know refuses requests, not connections.
-            Ok(()) | Err(AccessRefused::Stale { .. } | AccessRefused::Unknown(_)) => Ok(()),
+        // What the node does not know refuses requests, not connections.
+        if let Err(AccessRefused::Revoked(subject)) =
+            self.access.check_revocations(&peer.principal_name, &peer.subjects)
+        {
+            return Err(format!("{subject} is revoked"));
+        }
+        // The policy may have another issuer or other keys by now.
+        match peer.token.as_ref().map(|token| self.check_token(&token.0)) {
+            Some(Err(TokenRefused::Invalid(reason))) => Err(reason),
+            Some(Ok(holder)) if holder.principal != *peer.principal_name => {
+                Err(format!("the token is now one of {}", holder.principal))
+            }
+            Some(Ok(_) | Err(TokenRefused::NotReady(_))) | None => Ok(()),
         }
     }
 

@@ -3,16 +3,15 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{COUNTER, client, config, counter, make, start};
+use common::{COUNTER, client, config, counter, joined, make, start};
 use ostraca_ca::Ca;
 use ostraca_ca::tokens::signing_key;
 use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, Profile, SubscribeFrom};
 use ostraca_core::ids::ClusterId;
-use ostraca_node::config::Role;
-use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
+use ostraca_node::{InitializedCluster, Node};
 use ostraca_token::Claims;
 use ostraca_wire::Limits;
 use ostraca_wire::dial::Dialer;
@@ -131,21 +130,6 @@ impl Cluster {
             node.stop(GRACE).await;
         }
     }
-}
-
-fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
-    let home = dir.join("n2");
-    let options = JoinOptions {
-        node: "n2".into(),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        roles: vec![Role::Manager, Role::Host, Role::Gateway],
-        join: vec![first.address().to_string()],
-        ca: cluster.ca.clone(),
-        postgres: None,
-        rows: None,
-    };
-    join(&home, &options).expect("a node that joins");
-    home
 }
 
 async fn set_policy(client: &Client, text: &str, force: bool) -> Result<u64, AdminError> {
@@ -291,13 +275,99 @@ async fn a_revoked_client_ends_soon_on_every_node() {
 
     cluster.admin.revocations(revoke(&[], &subjects)).await.expect("restored");
     soon("restoring", async || cluster.try_connect(1, &bob).await.is_ok()).await;
-    for mistake in ["node/n2", "bob", "certificate/ab", "token/x", "entity/a", "client/"] {
+    let mistakes = [
+        "node/n2",
+        "bob",
+        "certificate/ab",
+        "token/x",
+        "entity/a",
+        "client/",
+        "client/bob-*",
+        "client/bob ",
+        "token/Corp/x",
+        "token/corp/*",
+        "token-id/corp/",
+    ];
+    for mistake in mistakes {
         let refused = cluster.admin.revocations(revoke(&[mistake.into()], &[])).await;
         let code = refused.err().map(|error| error.code().to_owned());
         assert_eq!(code.as_deref(), Some("invalid-credential"), "{mistake}");
     }
     follower.close().await;
     other.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_do_not_undo_a_revocation() {
+    let cluster = Cluster::start().await;
+    let both =
+        "[[grants]]\nprincipals = [\"client/admin\", \"client/eve\"]\nroles = [\"operator\"]\n";
+    cluster.set_policy(both).await.expect("set");
+    let admin = cluster.connect(1, &cluster.identity("admin")).await;
+    let eve = cluster.connect(0, &cluster.identity("eve")).await;
+    let subject = vec!["client/eve".to_owned()];
+    let restore = || RevocationsRequest { restore: subject.clone(), ..Default::default() };
+    soon("the policy", async || is_permitted(&eve.revocations(restore()).await)).await;
+    let revoke = RevocationsRequest { revoke: subject.clone(), ..Default::default() };
+    for round in 0..5 {
+        // Each is recorded in the audit log, one after the other, before it is carried out.
+        let flood = (0..300).map(|_| eve.revocations(restore()));
+        let revoked = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            admin.revocations(revoke.clone()).await.expect("revoked");
+        };
+        tokio::join!(futures::future::join_all(flood), revoked);
+        let all = admin.revocations(RevocationsRequest::default()).await.expect("the list");
+        assert_eq!(all.len(), 1, "round {round}: eve is no longer revoked");
+        admin.revocations(restore()).await.expect("restored");
+        soon("restoring", async || is_permitted(&eve.revocations(restore()).await)).await;
+    }
+    eve.close().await;
+    admin.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_response_ends_with_the_permission() {
+    let cluster = Cluster::start().await;
+    cluster.set_policy(POLICY).await.expect("set");
+    let viewer = cluster.connect(0, &cluster.identity("viewer")).await;
+    soon("the policy", async || is_permitted(&viewer.status().await)).await;
+    let mut events = viewer.events(true, 0).await.expect("followed");
+    events.next().await.expect("some events").expect("not the end");
+    let without = POLICY.replace("[\"client/viewer\"]", "[\"client/nobody\"]");
+    cluster.set_policy(&without).await.expect("set");
+    let refused = async {
+        for undo in [false, true].into_iter().cycle() {
+            // Something happens.
+            let drain = async { cluster.admin.drain("n2", undo).await?.next().await };
+            drain.await.expect("progress");
+            let next = tokio::time::timeout(Duration::from_millis(200), events.next()).await;
+            if let Ok(Err(error)) = next {
+                return error.code().to_owned();
+            }
+        }
+        String::new()
+    };
+    let code = tokio::time::timeout(GRACE, refused).await.expect("the end of the response");
+    assert_eq!(code, "access-denied");
+    viewer.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_method_counts_as_a_command() {
+    let cluster = Cluster::start().await;
+    cluster.set_policy(POLICY).await.expect("set");
+    let alice = Entity::new("counter", "alice");
+    for (name, expected) in [("sender", "unknown-method"), ("support", "access-denied")] {
+        let client = cluster.connect(0, &cluster.identity(name)).await;
+        soon("the policy", async || is_permitted(&client.methods("counter").await)).await;
+        let refused = client.session().query(&alice, "no-such-method", "").await;
+        assert_eq!(refused.expect_err("refused").code(), expected, "{name}");
+        client.close().await;
+    }
     cluster.stop().await;
 }
 
@@ -323,7 +393,7 @@ async fn each_change_is_in_the_audit_log_with_its_principal() {
     let revoke = RevocationsRequest { revoke, reason: "left".into(), ..Default::default() };
     cluster.admin.revocations(revoke).await.expect("revoked");
 
-    let log = viewer.audit(AuditRequest::default()).await.expect("the log");
+    let log = cluster.admin.audit(AuditRequest::default()).await.expect("the log");
     assert!(log.iter().all(|it| it.principal == "client/admin" && it.unix_ms > 0), "{log:?}");
     assert!(log.is_sorted_by_key(|it| it.unix_ms), "{log:?}");
     // The clocks of two nodes may differ a little.
@@ -337,9 +407,9 @@ async fn each_change_is_in_the_audit_log_with_its_principal() {
     assert_eq!(&first[2..], ["revoke client/bob left"]);
     assert_eq!(second, ["delete counter/alice ", "drain n2 undone"]);
     let since = AuditRequest { since_unix_ms: log[4].unix_ms, ..Default::default() };
-    assert_eq!(viewer.audit(since).await.expect("the log").last(), log.last());
+    assert_eq!(cluster.admin.audit(since).await.expect("the log").last(), log.last());
     let of = AuditRequest { principal: "client/bob".into(), ..Default::default() };
-    assert_eq!(viewer.audit(of).await.expect("the log"), []);
+    assert_eq!(cluster.admin.audit(of).await.expect("the log"), []);
     viewer.close().await;
     admin.close().await;
     cluster.stop().await;
@@ -474,5 +544,11 @@ async fn tokens_end_when_they_expire_or_are_revoked() {
     let nobody = dialer.connect(address).await.expect_err("refused");
     assert_eq!(nobody.code(), "unauthenticated");
     bob.close().await;
+    // A policy without the issuer ends what its tokens have opened.
+    let token = cluster.token("carol", "5", own, 60);
+    let link = dialer.connect_with_token(address, &token).await.expect("connected");
+    cluster.set_policy(grant).await.expect("set");
+    let closed = tokio::time::timeout(SPREAD, link.closed()).await.expect("closed in time");
+    assert!(closed.to_string().contains("issuer"), "{closed}");
     cluster.stop().await;
 }

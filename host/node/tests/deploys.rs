@@ -4,13 +4,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use common::{COUNTER, client, counter, make, start};
+use common::{COUNTER, client, counter, joined, make, start};
 use ostraca_client::{AdminError, Client, DeployResult, Entity};
-use ostraca_node::config::Role;
-use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
+use ostraca_node::{InitializedCluster, Node};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// Timeout for each step.
@@ -24,22 +23,6 @@ fn manifest(number: u32) -> String {
 
 async fn second(dir: &Path, first: &Node, cluster: &InitializedCluster) -> Node {
     start(&joined(dir, first, cluster)).await
-}
-
-/// Creates the directory of a second node, which joins.
-fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
-    let home = dir.join("n2");
-    let options = JoinOptions {
-        node: "n2".into(),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        roles: vec![Role::Manager, Role::Host, Role::Gateway],
-        join: vec![first.address().to_string()],
-        ca: cluster.ca.clone(),
-        postgres: None,
-        rows: None,
-    };
-    join(&home, &options).expect("a node that joins");
-    home
 }
 
 /// Appends to a node's configuration.

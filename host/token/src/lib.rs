@@ -102,8 +102,6 @@ struct IssuerKey {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
-    /// The key as it is written in a policy, for comparisons.
-    source: Jwk,
 }
 
 impl std::fmt::Debug for Issuer {
@@ -114,15 +112,6 @@ impl std::fmt::Debug for Issuer {
             .finish_non_exhaustive()
     }
 }
-
-impl PartialEq for Issuer {
-    fn eq(&self, other: &Self) -> bool {
-        let keys = |it: &Self| it.keys.iter().map(|key| key.source.clone()).collect::<Vec<_>>();
-        (&self.name, &self.iss, keys(self)) == (&other.name, &other.iss, keys(other))
-    }
-}
-
-impl Eq for Issuer {}
 
 impl Issuer {
     /// An issuer with a name of the policy's, the `iss` of its tokens, and its public keys as a JSON Web Key Set. Keys
@@ -148,7 +137,7 @@ impl Issuer {
                 let id = id.unwrap_or_else(|| "none".into());
                 return Err(format!("two keys of `jwks` have the same `kid`: {id}"));
             }
-            keys.push(IssuerKey { id, algorithm, key, source: jwk });
+            keys.push(IssuerKey { id, algorithm, key });
         }
         match keys.len() {
             0 => Err("`jwks` has no key for EdDSA (Ed25519), ES256 or RS256".into()),
@@ -258,6 +247,11 @@ pub fn verify(
         .iter()
         .find(|issuer| issuer.iss == claimed.iss)
         .ok_or_else(|| TokenError::UnknownIssuer(claimed.iss.chars().take(200).collect()))?;
+    // What a token demands (`crit`) that is not understood, and other kinds of signed claims.
+    let typ = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+    if header.crit.is_some() || !matches!(typ.as_str(), "jwt" | "at+jwt" | "application/at+jwt") {
+        return Err(TokenError::Malformed(format!("it is a {typ}, or has critical headers")));
+    }
     let key = issuer.key(header.kid.as_deref())?;
     if header.alg != key.algorithm {
         return Err(TokenError::Algorithm {
@@ -309,6 +303,18 @@ fn checked_times(
     Ok(expires as u64)
 }
 
+/// Whether a token could have this subject.
+#[must_use]
+pub fn is_subject(text: &str) -> bool {
+    checked_part("", text.into(), MAX_SUBJECT_BYTES).is_ok()
+}
+
+/// Whether a token could have this id.
+#[must_use]
+pub fn is_token_id(text: &str) -> bool {
+    checked_part("", text.into(), MAX_ID_BYTES).is_ok()
+}
+
 fn checked_part(what: &str, text: String, limit: usize) -> Result<String, TokenError> {
     if !(1..=limit).contains(&text.len()) {
         return Err(TokenError::Subject(format!(
@@ -316,10 +322,17 @@ fn checked_part(what: &str, text: String, limit: usize) -> Result<String, TokenE
             text.len()
         )));
     }
-    if text.chars().any(|c| c.is_control() || c == '*') {
+    if text.chars().any(|c| is_invisible(c) || c == '*') {
         return Err(TokenError::Subject(format!("{what} has a control character or a `*`")));
     }
     Ok(text)
+}
+
+/// Control characters, and those that change how others look or have no width: two subjects must not look alike.
+fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn refused(error: &jsonwebtoken::errors::Error, cluster: ClusterId) -> TokenError {

@@ -209,7 +209,7 @@ fn each_claim_is_checked() {
     let malformed: Fits = |error| matches!(error, TokenError::Malformed(_));
     let audience: Fits = |error| matches!(error, TokenError::Audience(CLUSTER));
     let subject: Fits = |error| matches!(error, TokenError::Subject(_));
-    let table: [(Value, Fits); 18] = [
+    let table: [(Value, Fits); 20] = [
         (json!({ "iss": "https://login.example.org" }), |error| {
             matches!(error, TokenError::UnknownIssuer(_))
         }),
@@ -231,6 +231,9 @@ fn each_claim_is_checked() {
         (json!({ "sub": "" }), subject),
         (json!({ "sub": "a\u{7}b" }), subject),
         (json!({ "sub": "a*" }), subject),
+        // Looks like "alice".
+        (json!({ "sub": "a\u{200b}lice" }), subject),
+        (json!({ "sub": "\u{202e}ecila" }), subject),
         (json!({ "jti": "x".repeat(MAX_ID_BYTES + 1) }), subject),
     ];
     for (change, fits) in table {
@@ -246,6 +249,23 @@ fn each_claim_is_checked() {
         (json!({ "sub": "auth0|1/2", "jti": null }), "token/corp/auth0|1/2"),
     ] {
         assert_eq!(verified(&change).map(|it| it.principal), Ok(principal.to_owned()), "{change}");
+    }
+}
+
+#[test]
+fn demands_and_kinds_that_are_unknown_are_refused() {
+    let signer = Signer::ed();
+    let issuer = issuer(&[signer.jwk("k1")]);
+    let with = |more: Value| {
+        let mut header = json!({ "alg": "EdDSA", "kid": "k1" });
+        header.as_object_mut().expect("a header").extend(more.as_object().expect("more").clone());
+        check(&issuer, &signer.token(&header, &claims()))
+    };
+    for good in [json!({}), json!({ "typ": "JWT" }), json!({ "typ": "at+jwt" })] {
+        with(good).expect("accepted");
+    }
+    for bad in [json!({ "crit": ["b64"], "b64": false }), json!({ "typ": "logout+jwt" })] {
+        assert!(matches!(with(bad), Err(TokenError::Malformed(_))));
     }
 }
 

@@ -80,6 +80,8 @@ codes! {
     InvalidToken = 0x1b, INVALID_TOKEN;
     /// The client's token has expired since the connection was opened.
     TokenExpired = 0x1c, TOKEN_EXPIRED;
+    /// The node cannot check the client's token now; the reason says why.
+    NotReady = 0x1d, NOT_READY;
 }
 
 impl CloseCode {

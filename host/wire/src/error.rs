@@ -118,6 +118,7 @@ impl Error {
                         | CloseCode::ShuttingDown
                         | CloseCode::TooManyConnections
                         | CloseCode::TokenExpired
+                        | CloseCode::NotReady
                 )
             }
             _ => false,

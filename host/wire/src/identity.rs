@@ -12,8 +12,11 @@ use ostraca_core::ids::ClusterId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+mod chain;
 pub mod files;
 mod validity;
+
+pub use chain::CertificateChain;
 
 /// Why an identity cannot be created, read or used.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +24,7 @@ pub enum IdentityError {
     /// A file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// `read` or `write`.
+        /// `read`, `write`, `rename` or `remove`.
         action: &'static str,
         /// Path of the file.
         path: String,
@@ -134,13 +137,19 @@ impl Principal {
     }
 }
 
-/// The SHA-256 of a certificate's DER form, in lower-case hexadecimal: what `openssl x509 -fingerprint -sha256` prints,
-/// without colons.
+/// The SHA-256 of what the authority has signed of a certificate (its TBSCertificate in DER), in lower-case hexadecimal.
+/// Without the signature, which the holder can replace by another valid one.
+///
+/// # Errors
+///
+/// [`IdentityError::Certificate`] if it cannot be read.
 #[cfg(feature = "server")]
-#[must_use]
-pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> Result<String, IdentityError> {
+    use x509_parser::prelude::{FromDer, X509Certificate};
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let digest = ring::digest::digest(&ring::digest::SHA256, parsed.tbs_certificate.as_ref());
+    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The fingerprint of the first certificate in a PEM text.
@@ -152,7 +161,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 pub fn fingerprint_of_pem(pem: &str) -> Result<String, IdentityError> {
     let all = certificates(pem)?;
     let first = all.first().ok_or_else(|| IdentityError::Certificate("none found".into()))?;
-    Ok(fingerprint(first))
+    fingerprint(first)
 }
 
 /// A certificate with its key, as a node or client presents it.
@@ -236,32 +245,49 @@ impl Identity {
     }
 }
 
-/// The trusted cluster, with its authority's certificate.
-#[derive(Clone, Debug)]
+/// Maximum number of authorities that a cluster has at the same time.
+pub const MAX_AUTHORITIES: usize = 4;
+
+/// The trusted cluster, with the certificates of its authorities: one, or several while one replaces another.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustRoot {
     /// The cluster's id.
     pub cluster: ClusterId,
-    pub(crate) authority: CertificateDer<'static>,
+    pub(crate) authorities: Vec<CertificateDer<'static>>,
 }
 
 impl TrustRoot {
-    /// Reads the trust root from the authority's certificate in PEM.
+    /// Reads the trust root from the certificates of a cluster's authorities in PEM, at most [`MAX_AUTHORITIES`].
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Certificate`] if it is not the certificate of a cluster's authority.
-    pub fn from_pem(certificate: &str) -> Result<Self, IdentityError> {
-        let authority = certificates(certificate)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| IdentityError::Certificate("none found".into()))?;
-        let uri = ostraca_uri(&authority)?;
-        match split_cluster(&uri) {
-            Some((cluster, "ca")) => Ok(Self { cluster, authority }),
-            _ => Err(IdentityError::Certificate(format!(
-                "its name {uri:?} does not identify a cluster's authority"
-            ))),
+    /// [`IdentityError::Certificate`] if one of them is not the certificate of an authority of the same cluster.
+    pub fn from_pem(pem: &str) -> Result<Self, IdentityError> {
+        let authorities = certificates(pem)?;
+        let bad = |text: String| Err(IdentityError::Certificate(text));
+        if authorities.len() > MAX_AUTHORITIES {
+            let count = authorities.len();
+            return bad(format!("{count} authorities, limit is {MAX_AUTHORITIES}"));
         }
+        let mut clusters = authorities.iter().map(cluster_of_authority);
+        let Some(cluster) = clusters.next().transpose()? else { return bad("none found".into()) };
+        for other in clusters {
+            let other = other?;
+            if other != cluster {
+                return bad(format!("authorities of two clusters, {cluster} and {other}"));
+            }
+        }
+        Ok(Self { cluster, authorities })
+    }
+}
+
+fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<ClusterId, IdentityError> {
+    let uri = ostraca_uri(certificate)?;
+    match split_cluster(&uri) {
+        Some((cluster, "ca")) => Ok(cluster),
+        _ => Err(IdentityError::Certificate(format!(
+            "its name {uri:?} does not identify a cluster's authority"
+        ))),
     }
 }
 

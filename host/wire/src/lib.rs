@@ -45,6 +45,8 @@ pub mod reconnect;
 pub mod server;
 pub mod tls;
 #[cfg(feature = "server")]
+mod trust;
+#[cfg(feature = "server")]
 pub mod validate;
 
 pub use error::{Error, decode_error_message, problem};

@@ -20,7 +20,7 @@ mod node;
 #[cfg(feature = "server")]
 pub use node::server;
 #[cfg(feature = "server")]
-pub(crate) use node::{alpn, peer, peer_certificate};
+pub(crate) use node::{alpn, is_trusted, peer, peer_certificates};
 
 /// The server name in TLS handshakes. Certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";
@@ -61,7 +61,9 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn roots(trust: &TrustRoot) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
-    roots.add(trust.authority.clone()).map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    for authority in &trust.authorities {
+        roots.add(authority.clone()).map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    }
     Ok(roots)
 }
 

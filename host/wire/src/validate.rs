@@ -15,7 +15,7 @@ const NAME: usize = 255;
 const ID: usize = 512;
 
 /// Maximum length in bytes of a principal: a kind and a name.
-const PRINCIPAL: usize = NAME + 16;
+const PRINCIPAL: usize = 512;
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
 /// Maximum number of entities that wait for one ask, and thus the maximum of `entities.max-ask-depth`.

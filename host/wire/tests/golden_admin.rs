@@ -13,6 +13,10 @@ fn same<M: Message + Default + PartialEq + Debug>(message: &M, golden: &str) {
     assert_eq!(&M::decode(&bytes[..]).expect("reads back"), message);
 }
 
+fn node_certificate() -> NodeCertificate {
+    NodeCertificate { node: "n".into(), certificate: "c".into() }
+}
+
 #[test]
 fn requests_about_the_cluster() {
     use admin_request::Request;
@@ -33,6 +37,11 @@ fn requests_about_the_cluster() {
     let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
     let cluster = ClusterConfigRequest { changes: set, upgrade_format: true };
     let policy = PolicyRequest { text: Some("t".into()), expected_revision: Some(2), force: true };
+    let authorities = AuthoritiesRequest {
+        trusted: Some("t".into()),
+        issue: Some(node_certificate()),
+        force: true,
+    };
     let revocations = RevocationsRequest {
         revoke: vec!["a".into()],
         restore: vec!["b".into()],
@@ -60,6 +69,7 @@ fn requests_about_the_cluster() {
             Request::Audit(AuditRequest { since_unix_ms: 1, principal: "a".into() }),
             "c204050801120161",
         ),
+        (Request::Authorities(authorities), "ca040d0a017412060a016e1201631801"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
@@ -350,6 +360,14 @@ fn responses_about_the_cluster() {
         (
             Response::Audit(AuditLog { entries: vec![entry] }),
             "0801c204130a1108011201611a01622201632a0164320165",
+        ),
+        (
+            Response::Authorities(Authorities {
+                revision: 1,
+                trusted: "t".into(),
+                presented: vec![node_certificate()],
+            }),
+            "0801ca040d08011201741a060a016e120163",
         ),
         (
             Response::Revocations(Revocations { revocations: vec![revocation] }),

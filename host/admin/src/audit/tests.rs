@@ -8,10 +8,9 @@ use ostraca_wire::server::{Upload, UploadPermit};
 use super::*;
 
 fn text(request: &AdminOperation) -> String {
-    match change(request) {
-        Some(Change { action, target, details }) => format!("{action}|{target}|{details}"),
-        None => "nothing".into(),
-    }
+    let line = |it: Change| format!("{}|{}|{}", it.action, it.target, it.details);
+    let lines: Vec<_> = changes(request).into_iter().map(line).collect();
+    if lines.is_empty() { "nothing".into() } else { lines.join("; ") }
 }
 
 fn upload(inactive: bool, dry_run: bool) -> AdminOperation {
@@ -34,8 +33,8 @@ fn each_change_says_what_it_concerns_and_how() {
     let settings = vec![ClusterSetting { name: "lease".into(), value: "5 s".into() }];
     let revoke = RevocationsRequest {
         revoke: vec!["client/a".into(), "client/b".into()],
+        restore: vec!["client/c".into()],
         reason: "left".into(),
-        ..Default::default()
     };
     let restore = RevocationsRequest { restore: vec!["client/a".into()], ..Default::default() };
     let set = PolicyRequest { text: Some("x".into()), force: true, ..Default::default() };
@@ -43,7 +42,7 @@ fn each_change_says_what_it_concerns_and_how() {
     for (request, expected) in [
         (upload(false, false), "deploy|cart|component abababababababab"),
         (upload(true, false), "deploy|cart|component abababababababab, inactive"),
-        (upload(false, true), "nothing"),
+        (upload(false, true), "deploy --dry-run|cart|"),
         (
             Op::Activate(ActivateRequest { r#type: cart(), revision: Some(3), rollout }),
             "activate|cart|revision 3, to 50 of 1,000 entities and 0 shards",
@@ -67,8 +66,11 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::Cluster(ClusterConfigRequest::default()), "nothing"),
         (Op::Policy(set), "policy set||1 bytes, 3ae7d805f6789a64, forced"),
         (Op::Policy(PolicyRequest::default()), "nothing"),
-        (Op::Revocations(revoke), "revoke|client/a, client/b|left"),
-        (Op::Revocations(restore), "revoke|client/a|undone"),
+        (
+            Op::Revocations(revoke),
+            "revoke|client/a|left; revoke|client/b|left; revoke --undo|client/c|left",
+        ),
+        (Op::Revocations(restore), "revoke --undo|client/a|"),
         (Op::Revocations(RevocationsRequest::default()), "nothing"),
         (Op::Backup, "backup||"),
         (Op::Status, "nothing"),

@@ -156,8 +156,8 @@ fn each_request_is_for_exactly_these_roles() {
         ("raise the format", cluster(false, true), "on"),
         ("policy", policy(None), "odvn"),
         ("set the policy", policy(Some("")), "on"),
-        ("revocations", revocations(&[], &[]), "odvn"),
-        ("audit log", AdminOperation::Audit(AuditRequest::default()), "odvn"),
+        ("revocations", revocations(&[], &[]), "on"),
+        ("audit log", AdminOperation::Audit(AuditRequest::default()), "on"),
         ("revoke", revocations(&["client/a"], &[]), "on"),
         ("restore", revocations(&[], &["client/a"]), "on"),
     ];

@@ -22,7 +22,6 @@ fn revocations(revision: u64, subjects: &[&str]) -> StoredRow {
         at_ms: 1,
         by: "client/admin".into(),
         reason: String::new(),
-        until_ms: 0,
         extensions: Extensions::default(),
     };
     let entries = subjects.iter().map(entry).collect();
@@ -185,4 +184,17 @@ fn why_a_node_knows_nothing_can_always_be_seen() {
         (Ok(false), Ok(true))
     );
     assert!(may_deploy(&access, "client/eve").is_err());
+    // Nobody knows what a policy of a later release permits.
+    access.on_row_changed(&policy(9, "[[grant]]"));
+    assert!(matches!(may_deploy(&access, "client/admin"), Err(AccessRefused::Unknown(_))));
+}
+
+#[test]
+fn a_token_is_not_invalid_only_because_the_policy_is_unknown() {
+    let check = |access: &AccessRegistry| access.check_token("x", ClusterId(1), 1);
+    assert!(matches!(check(&AccessRegistry::default()), Err(TokenRefused::NotReady(_))));
+    let access = read(&[policy(5, DEPLOYER)]);
+    assert!(matches!(check(&access), Err(TokenRefused::Invalid(_))));
+    access.on_row_changed(&policy(6, "[[grant]]"));
+    assert!(matches!(check(&access), Err(TokenRefused::NotReady(_))));
 }

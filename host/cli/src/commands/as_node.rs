@@ -13,7 +13,12 @@ use crate::failure::Failure;
 
 /// Connects to the cluster of the profile or, if there is a node's configuration, to that node as itself.
 pub(super) async fn connect(global: &Global, node: Option<&Path>) -> Result<Client, Failure> {
-    let Some(file) = node else { return connection::connect(global).await };
+    connection::connect_to(profile(global, node)?).await
+}
+
+/// The profile with which [`connect`] connects.
+pub(super) fn profile(global: &Global, node: Option<&Path>) -> Result<Profile, Failure> {
+    let Some(file) = node else { return connection::profile(global) };
     let config = Config::load(&config_file(file))?;
     let (_, identity) = config.load_identity().map_err(NodeError::from)?;
     let authority = config.load_authority().map_err(NodeError::from)?;
@@ -21,5 +26,5 @@ pub(super) async fn connect(global: &Global, node: Option<&Path>) -> Result<Clie
     if listen.ip().is_unspecified() {
         listen.set_ip(Ipv4Addr::LOCALHOST.into());
     }
-    connection::connect_to(Profile::new(vec![listen.to_string()], &authority, &identity)).await
+    Ok(Profile::new(vec![listen.to_string()], &authority, &identity))
 }

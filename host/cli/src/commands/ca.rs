@@ -1,4 +1,4 @@
-//! `ostraca ca issue`: issues a certificate with its key, for a client or a node.
+//! `ostraca ca`: issues certificates with their keys, for clients and nodes, and replaces the authority.
 
 use std::fs;
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::path::Path;
 use ostraca_ca::Ca;
 use ostraca_client::Profile;
 use ostraca_codes::codes;
-use ostraca_wire::identity::IdentityError;
 use serde_json::json;
 
+use super::authority::{invalid_identity, not_an_authority};
+use super::ca_rotate;
 use crate::args::{self, CaCommand, CertificateKind, Global, Issue, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::output;
 
-pub(crate) fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
+pub(crate) async fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
     match &args.what {
         CaCommand::Issue(args) => issue(global, args),
+        CaCommand::Rotate(args) => ca_rotate::run(global, args).await,
     }
 }
 
 fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
-    let ca = Ca::load(&args.ca).map_err(|error| {
-        invalid_identity(error).help("--ca is the directory `ca` that the first node's `ostraca init` created, with ca.pem and ca.key")
-    })?;
+    let ca = Ca::load(&args.ca).map_err(not_an_authority)?;
     let identity = match args.kind {
         CertificateKind::Client => ca.issue_client(&args.name),
         CertificateKind::Node => ca.issue_node(&args.name, &["localhost".into()]),
@@ -71,8 +71,4 @@ fn untaken(path: &Path) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-fn invalid_identity(error: IdentityError) -> Failure {
-    Failure::usage(codes::INVALID_IDENTITY, error.to_string())
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use ostraca_codes::codes;
-use ostraca_wire::identity;
+use ostraca_wire::identity::{self, CertificateChain, IdentityError, PrincipalKind};
 use ostraca_wire::proto::{Revocation, RevocationsRequest};
 use serde_json::{Value, json};
 
@@ -63,10 +63,18 @@ async fn request(
 /// The certificate in a PEM file, as a revocation names it.
 fn certificate(file: &Path) -> Result<String, Failure> {
     let pem = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
-    let fingerprint = identity::fingerprint_of_pem(&pem).map_err(|error| {
+    let unusable = |error: IdentityError| {
         let text = format!("{}: {error}", file.display());
         Failure::usage(codes::INVALID_IDENTITY, text).help("name a file with a certificate in PEM")
-    })?;
+    };
+    let named = CertificateChain::from_pem(&pem).map_err(unusable)?;
+    if named.principal().kind == PrincipalKind::Node {
+        let text = format!("{} is the certificate of {}", file.display(), named.principal());
+        return Err(Failure::usage(codes::INVALID_CREDENTIAL, text).help(
+            "a node cannot be revoked: whoever has its key can read and write the cluster's state; rotate the authority instead",
+        ));
+    }
+    let fingerprint = identity::fingerprint_of_pem(&pem).map_err(unusable)?;
     Ok(format!("certificate/{fingerprint}"))
 }
 

@@ -129,5 +129,10 @@ section! {
             happened: "The client's token has expired since the connection was opened.",
             help: "Nothing, if the file that the profile names has a new token by now: the client reads it again when it reconnects.",
         }
+        NOT_READY = "not-ready" {
+            retry: Yes,
+            happened: "The node cannot check the client's token now: it is starting, or does not know the cluster's policy. The reason says which.",
+            help: "Nothing: the client connects to another address, or waits. `ostraca status` on the node shows whether it reaches its store.",
+        }
     }
 }

@@ -32,7 +32,13 @@ section! {
             retry: No,
             exit: 2,
             happened: "What is to be revoked is not a principal, a certificate or a token.",
-            help: "Write `client/NAME`, `token/ISSUER/SUBJECT`, `token-id/ISSUER/ID`, or `certificate/` and the SHA-256 of the certificate's DER form in 64 lower-case hexadecimal digits.",
+            help: "Write `client/NAME`, `token/ISSUER/SUBJECT`, `token-id/ISSUER/ID`, or use `ostraca revoke --certificate FILE`.",
+        }
+        AUTHORITY_IN_USE = "authority-in-use" {
+            retry: No,
+            exit: 2,
+            happened: "An authority that the cluster should no longer trust has issued certificates that are still needed: those of the nodes that the message names, or the caller's own one.",
+            help: "Run `ostraca ca rotate` again while these nodes run. `ostraca forget` nodes that are gone for good. For your own certificate, use `ostraca ca issue client NAME`. With `--force`, those who still need it are shut out.",
         }
         TOO_MANY_REVOCATIONS = "too-many-revocations" {
             retry: No,

@@ -126,7 +126,9 @@ fn issuers(
 }
 
 /// Whether a role or an issuer may have this name.
-fn is_name(name: &str) -> bool {
+/// Whether a role or an issuer could have this name.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.len() <= NAME
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')

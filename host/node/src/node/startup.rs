@@ -24,6 +24,7 @@ use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
 use crate::error::NodeError;
 use crate::health;
+use crate::renewal::Renewal;
 use crate::service::ClientBackend;
 use crate::stores::LocalStore;
 
@@ -156,6 +157,15 @@ impl Node {
         tasks.spawn(admin.clone().run_rollouts());
         let (access, rows) = (basis.access.clone(), stores.cluster_store.clone());
         tasks.spawn(async move { access.keep_fresh(&*rows).await });
+        let renewal = Renewal {
+            config: basis.config.clone(),
+            store: stores.cluster_store.clone(),
+            server: network.server.clone(),
+            dialer: network.dialer.clone(),
+            identity,
+            trust,
+        };
+        tasks.spawn(renewal.run());
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
             admin,

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use ostraca_client::{Client, Profile};
-use ostraca_node::config::ClusterSettings;
-use ostraca_node::{Config, InitOptions, InitializedCluster, Node, init};
+use ostraca_node::config::{ClusterSettings, Role};
+use ostraca_node::{Config, InitOptions, InitializedCluster, JoinOptions, Node, init, join};
 
 /// The manifest of the counter.
 pub(crate) const COUNTER: &str = "type = \"counter\"\ncomponent = \"counter.wasm\"\n";
@@ -77,4 +77,20 @@ pub(crate) fn config(home: &Path) -> Config {
 pub(crate) async fn client(node: &Node, cluster: &InitializedCluster) -> Client {
     let profile = Profile::new(vec![node.address().to_string()], &cluster.ca_pem, &cluster.admin);
     Client::connect(profile).await.expect("a connection")
+}
+
+/// Creates the directory of a second node, which joins.
+pub(crate) fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
+    let home = dir.join("n2");
+    let options = JoinOptions {
+        node: "n2".into(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        roles: vec![Role::Manager, Role::Host, Role::Gateway],
+        join: vec![first.address().to_string()],
+        ca: cluster.ca.clone(),
+        postgres: None,
+        rows: None,
+    };
+    join(&home, &options).expect("a node that joins");
+    home
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::crypto::{CryptoError, HmacKey};
-use quinn::{ConnectionId, ConnectionIdGenerator, EndpointConfig};
+use quinn::{ConnectionId, ConnectionIdGenerator, EndpointConfig, VarInt};
 
 use super::{bind_as, client_config, transport};
 use crate::error::Error;
@@ -19,6 +19,9 @@ const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 64 << 10;
 /// Maximum number of bytes buffered for all queued handshakes.
 const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
+/// How much a connection may send before its hello is accepted, in bytes. More than the largest hello; so little that
+/// those who prove nothing about themselves cannot fill the node's memory.
+const RECEIVE_WINDOW_BEFORE_HELLO: u32 = 128 << 10;
 /// Length of a connection id in bytes.
 const CONNECTION_ID: usize = 8;
 
@@ -94,7 +97,11 @@ pub fn server_config(
     let crypto =
         QuicServerConfig::try_from(tls).map_err(|e| IdentityError::Certificate(e.to_string()))?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(limits, limits.max_streams)));
+    let mut transport = transport(limits, limits.max_streams);
+    // Raised to the limit when the hello is accepted.
+    let window = RECEIVE_WINDOW_BEFORE_HELLO.min(limits.connection_receive_window);
+    transport.receive_window(VarInt::from_u32(window));
+    config.transport_config(Arc::new(transport));
     config.max_incoming(MAX_INCOMING);
     config.incoming_buffer_size(INCOMING_BYTES);
     config.incoming_buffer_size_total(INCOMING_BYTES_TOTAL);

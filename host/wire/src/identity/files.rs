@@ -40,3 +40,30 @@ pub fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
         source,
     })
 }
+
+/// Renames a certificate or key.
+///
+/// # Errors
+///
+/// [`IdentityError::File`].
+pub fn rename(from: &Path, to: &Path) -> Result<(), IdentityError> {
+    fs::rename(from, to).map_err(|source| IdentityError::File {
+        action: "rename",
+        path: from.display().to_string(),
+        source,
+    })
+}
+
+/// Removes a certificate or key, if it exists.
+///
+/// # Errors
+///
+/// [`IdentityError::File`].
+pub fn remove(path: &Path) -> Result<(), IdentityError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(IdentityError::File { action: "remove", path: path.display().to_string(), source })
+        }
+        _ => Ok(()),
+    }
+}

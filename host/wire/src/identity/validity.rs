@@ -23,13 +23,16 @@ impl Identity {
 }
 
 impl TrustRoot {
-    /// Refuses an authority certificate that is not valid at the given time.
+    /// Refuses authority certificates of which none is valid at the given time.
     ///
     /// # Errors
     ///
     /// [`IdentityError::Expired`].
     pub fn check_time(&self, now: SystemTime) -> Result<(), IdentityError> {
-        check(&self.authority, "the cluster's authority", now)
+        let mut checked =
+            self.authorities.iter().map(|it| check(it, "the cluster's authority", now));
+        let first = checked.next().unwrap_or(Ok(()));
+        first.or_else(|error| checked.find(Result::is_ok).unwrap_or(Err(error)))
     }
 }
 

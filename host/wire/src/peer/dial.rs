@@ -5,10 +5,11 @@
 //! may be a different runtime from the endpoint's, so the control thread's links do not wait for bulk traffic.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ostraca_codes::codes;
 use ostraca_core::ids::NodeId;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -24,31 +25,57 @@ use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::{Identity, TrustRoot};
 use crate::limits::Limits;
 use crate::proto::{PeerOpen, peer_open};
+use crate::trust::{Trusted, distrusted};
 use crate::{endpoint, tls};
 
 /// Connects to other nodes. Clones share everything.
 #[derive(Clone)]
 pub struct PeerDialer {
     endpoint: quinn::Endpoint,
-    bulk: quinn::ClientConfig,
-    control: quinn::ClientConfig,
+    configs: Arc<RwLock<TlsConfigs>>,
+    /// The authorities of the cluster.
+    trust: watch::Receiver<Arc<TrustRoot>>,
     limits: Limits,
     descriptor: SharedDescriptor,
+}
+
+/// A node's side of a handshake that it begins, for both protocols.
+struct TlsConfigs {
+    bulk: quinn::ClientConfig,
+    control: quinn::ClientConfig,
+}
+
+impl TlsConfigs {
+    fn new(identity: &Identity, trust: &TrustRoot, limits: &Limits) -> Result<Self, Error> {
+        let config = |alpn: Alpn| {
+            endpoint::peer_config(tls::client(Some(identity), trust, alpn.name())?, limits)
+        };
+        Ok(Self { bulk: config(Alpn::Bulk)?, control: config(Alpn::Control)? })
+    }
 }
 
 impl PeerDialer {
     pub(crate) fn new(
         endpoint: quinn::Endpoint,
         identity: &Identity,
-        trust: &TrustRoot,
+        trust: watch::Receiver<Arc<TrustRoot>>,
         limits: &Limits,
         descriptor: SharedDescriptor,
     ) -> Result<Self, Error> {
-        let config = |alpn: Alpn| {
-            endpoint::peer_config(tls::client(Some(identity), trust, alpn.name())?, limits)
-        };
-        let (bulk, control) = (config(Alpn::Bulk)?, config(Alpn::Control)?);
-        Ok(Self { endpoint, bulk, control, limits: limits.clone(), descriptor })
+        let configs = TlsConfigs::new(identity, &trust.borrow(), limits)?;
+        let configs = Arc::new(RwLock::new(configs));
+        Ok(Self { endpoint, configs, trust, limits: limits.clone(), descriptor })
+    }
+
+    /// Presents another certificate from now on, and trusts other authorities. Established connections go on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Identity`] if key and certificate do not match; then nothing has changed.
+    pub fn replace_identity(&self, identity: &Identity, trust: &TrustRoot) -> Result<(), Error> {
+        let configs = TlsConfigs::new(identity, trust, &self.limits)?;
+        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        Ok(())
     }
 
     /// Connects and exchanges hellos, within `hello_timeout`. With `expect`, any other node is refused. Must be called
@@ -79,9 +106,13 @@ impl PeerDialer {
         alpn: Alpn,
         expect: Option<NodeId>,
     ) -> Result<PeerLink, Error> {
-        let config = match alpn {
-            Alpn::Bulk => self.bulk.clone(),
-            Alpn::Control => self.control.clone(),
+        let trust = Trusted::of(&self.trust);
+        let config = {
+            let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
+            match alpn {
+                Alpn::Bulk => configs.bulk.clone(),
+                Alpn::Control => configs.control.clone(),
+            }
         };
         let connection = self
             .endpoint
@@ -105,7 +136,7 @@ impl PeerDialer {
             .negotiate(theirs, &certificate, address, &budgets, never)
             .map_err(refused)?;
         let limits = Arc::new(self.limits.clone());
-        Ok(PeerLink { info: Arc::new(info), connection, limits })
+        Ok(PeerLink { info: Arc::new(info), connection, trust, limits })
     }
 }
 
@@ -131,6 +162,7 @@ pub struct PeerLink {
     /// The identity of the peer.
     pub info: Arc<PeerInfo>,
     connection: quinn::Connection,
+    trust: Trusted,
     limits: Arc<Limits>,
 }
 
@@ -176,9 +208,13 @@ impl PeerLink {
         Ok(MessageLink::new(writer, reader, bounds, sink))
     }
 
-    /// Waits until the connection is closed, and returns why.
+    /// Waits until the connection is closed, and returns why. Closes it if the peer's authority is no longer trusted.
     pub async fn closed(&self) -> Error {
-        self.connection.closed().await.into()
+        let chain = tls::peer_certificates(&self.connection);
+        tokio::select! {
+            why = self.connection.closed() => why.into(),
+            () = self.trust.clone().lost(&chain) => distrusted(&self.connection),
+        }
     }
 
     /// Closes the connection; unsent data is discarded.

@@ -42,6 +42,8 @@ const SETTING: usize = 64;
 const NODE: usize = 64;
 /// Maximum length of the name of what is revoked, and of the reason, in bytes.
 const SUBJECT: usize = 512;
+/// Maximum size of certificates in PEM, in bytes.
+const CERTIFICATES: usize = 32 << 10;
 
 /// An administrative request.
 #[derive(Debug)]
@@ -94,6 +96,8 @@ pub enum AdminOperation {
     Policy(proto::PolicyRequest),
     /// Show what operators have asked for.
     Audit(proto::AuditRequest),
+    /// Show or change the authorities and the nodes' certificates.
+    Authorities(proto::AuthoritiesRequest),
     /// Show or change what is revoked.
     Revocations(proto::RevocationsRequest),
     /// Show which shards a rebalance would move.
@@ -145,6 +149,8 @@ pub enum AdminOutput {
     Policy(proto::PolicyState),
     /// What operators have asked for; sent in pages.
     Audit(Vec<proto::AuditEntry>),
+    /// The authorities, and what the nodes present.
+    Authorities(proto::Authorities),
     /// All that is revoked; sent in pages.
     Revocations(Vec<proto::Revocation>),
     /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
@@ -226,6 +232,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Policy(request)) => Ok(AdminOperation::Policy(request)),
         Some(Request::Revocations(request)) => revocations(request),
         Some(Request::Audit(request)) => Ok(AdminOperation::Audit(request)),
+        Some(Request::Authorities(request)) => authorities(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
         Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
@@ -392,6 +399,21 @@ fn revocations(request: proto::RevocationsRequest) -> Result<AdminOperation, Pro
     Ok(AdminOperation::Revocations(request))
 }
 
+fn authorities(request: proto::AuthoritiesRequest) -> Result<AdminOperation, Problem> {
+    let issued = request.issue.as_ref().map(|issue| &issue.certificate);
+    for pem in request.trusted.iter().chain(issued) {
+        if pem.len() > CERTIFICATES {
+            let bytes = pem.len();
+            let text = format!("certificates of {bytes} bytes, limit is {CERTIFICATES}");
+            return Err(invalid_request(text));
+        }
+    }
+    if let Some(issue) = &request.issue {
+        node_name(issue.node.clone())?;
+    }
+    Ok(AdminOperation::Authorities(request))
+}
+
 fn node_name(node: String) -> Result<String, Problem> {
     match node.len() {
         1..=NODE => Ok(node),
@@ -509,6 +531,12 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
         Ok(AdminOutput::Audit(all)) => {
             pages(&all, most, |entries| Response::Audit(proto::AuditLog { entries }))
+        }
+        Ok(AdminOutput::Authorities(proto::Authorities { revision, trusted, presented })) => {
+            pages(&presented, most, |presented| {
+                let trusted = trusted.clone();
+                Response::Authorities(proto::Authorities { revision, trusted, presented })
+            })
         }
         Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
             Response::Revocations(proto::Revocations { revocations })

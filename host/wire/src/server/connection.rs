@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ostraca_core::ids::ScopedSessionId;
 use prost::Message;
+use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -13,16 +14,18 @@ use tracing::debug;
 
 use super::connection_guard::ConnectionGuard;
 use super::{
-    ClientInfo, Inner, Service, SessionInfo, admin, give_up, peers, session, stopping, subscription,
+    ClientInfo, Inner, Service, SessionInfo, Token, TokenRefused, admin, give_up, peers, session,
+    stopping, subscription,
 };
 use crate::budget::{Account, LimitReached, Permit};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
-use crate::identity::{self, Principal};
+use crate::identity::{self, Identity, Principal, TrustRoot};
 use crate::peer::Alpn;
 use crate::proto::{self, Open, open};
-use crate::{dial, hello, tls};
+use crate::trust::{Trusted, distrusted};
+use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, dial, endpoint, hello, tls};
 
 /// Extra connections allowed during the handshake, or just after a refusal, so that a principal at its limit
 /// cannot block others.
@@ -39,8 +42,8 @@ struct Holder {
     /// What a revocation may name.
     subjects: Vec<String>,
     account: Arc<Account>,
-    /// How long its token is valid; `None` for a certificate.
-    valid_for: Option<Duration>,
+    /// Its token, and how long it is valid; `None` for a certificate.
+    token: Option<(Token, Duration)>,
     /// The connection's send window in bytes.
     send_window: u64,
     /// Held until it is dropped.
@@ -54,6 +57,11 @@ struct Admitted {
     valid_for: Option<Duration>,
     /// Its place among the connections, held until it is dropped.
     _place: Permit,
+}
+
+fn limit_reached(setting: &str, most: usize) -> Error {
+    let text = format!("connection limit reached (`{setting}` = {most})");
+    Error::violation(CloseCode::TooManyConnections, text)
 }
 
 /// Waits until a token expires.
@@ -72,10 +80,25 @@ impl<S: Service> Inner<S> {
         self.limits.max_connections.saturating_add(nodes).saturating_add(HANDSHAKES)
     }
 
+    /// What a handshake needs: the node's certificate, and the authorities of clients and nodes.
+    pub(super) fn tls_config(
+        &self,
+        identity: &Identity,
+        trust: &TrustRoot,
+    ) -> Result<quinn::ServerConfig, Error> {
+        let mut alpns = vec![ALPN_CLIENT];
+        if self.peers.is_some() {
+            alpns.extend([ALPN_PEER, ALPN_CONTROL]);
+        }
+        let tls = tls::server(identity, trust, &alpns)?;
+        Ok(endpoint::server_config(tls, &self.limits)?)
+    }
+
     pub(super) async fn connection(
         self: &Arc<Self>,
         incoming: quinn::Incoming,
     ) -> Result<(), Error> {
+        let trust = Trusted::of(&self.trust.subscribe());
         let connecting = incoming.accept()?;
         let connection = timeout(self.limits.hello_timeout, connecting)
             .await
@@ -84,21 +107,21 @@ impl<S: Service> Inner<S> {
         if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
             let most = self.limits.peers.max_connections;
             let Some(counted) = ConnectionGuard::one_more(&self.nodes, most) else {
-                return Err(self.refuse_connection(&connection, "peers.max-connections", most));
+                return Err(dial::close_for(
+                    &connection,
+                    limit_reached("peers.max-connections", most),
+                ));
             };
             let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
-            let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
+            let serving =
+                peers::connection(Arc::clone(self), service, alpn, connection, counted, trust);
             self.tasks.spawn_on(serving, &runtime);
             return Ok(());
         }
         // Who has a certificate counts from now on, whether it sends a hello or not.
-        let holder = match tls::peer_certificate(&connection) {
-            Ok(certificate) => {
-                let holder = self.holder_of(&certificate);
-                Some(holder.map_err(|error| dial::close_for(&connection, error))?)
-            }
-            Err(_) => None,
-        };
+        let chain = tls::peer_certificates(&connection);
+        let holder = chain.first().map(|certificate| self.holder_of(certificate)).transpose();
+        let holder = holder.map_err(|error| dial::close_for(&connection, error))?;
         let hello = async |frame, writer: &mut _| {
             self.answer_hello(&connection, holder, frame, writer).await
         };
@@ -113,21 +136,12 @@ impl<S: Service> Inner<S> {
             reason = self.revocation(&peer) => {
                 Err(dial::refuse(&connection, CloseCode::Revoked, reason))
             }
+            () = trust.lost(&chain) => Err(distrusted(&connection)),
             () = expiry(valid_for) => {
                 let text = "the token has expired".into();
                 Err(dial::refuse(&connection, CloseCode::TokenExpired, text))
             }
         }
-    }
-
-    fn refuse_connection(
-        &self,
-        connection: &quinn::Connection,
-        setting: &str,
-        most: usize,
-    ) -> Error {
-        let text = format!("connection limit reached (`{setting}` = {most})");
-        dial::refuse(connection, CloseCode::TooManyConnections, text)
     }
 
     /// Receives the first frame of a connection and lets `answer` write the response, within
@@ -149,7 +163,11 @@ impl<S: Service> Inner<S> {
             answer(reader.next().await?.ok_or_else(empty)?, writer).await
         };
         match timeout(deadline, exchange).await {
-            Ok(Ok(peer)) => Ok(peer),
+            Ok(Ok(peer)) => {
+                let window = VarInt::from_u32(self.limits.connection_receive_window);
+                connection.set_receive_window(window);
+                Ok(peer)
+            }
             Ok(Err(error)) => Err(dial::close_for(connection, error)),
             Err(_) => {
                 let text = format!("no hello within {deadline:?} (`network.hello-timeout`)");
@@ -211,7 +229,7 @@ impl<S: Service> Inner<S> {
         let own = self.descriptor.now().node;
         hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
-        let Holder { subjects, account, valid_for, send_window, _place } = match holder {
+        let Holder { subjects, account, token, send_window, _place } = match holder {
             _ if !theirs.token.is_empty() => self.holder_of_token(&theirs.token)?,
             Some(holder) => holder,
             None => {
@@ -220,11 +238,13 @@ impl<S: Service> Inner<S> {
             }
         };
         connection.set_send_window(send_window);
+        let (token, valid_for) = token.unzip();
         let peer = Arc::new(ClientInfo {
             principal_name: Arc::clone(account.principal()),
             subjects,
             address: connection.remote_address(),
             limits: theirs.limits.unwrap_or_default(),
+            token,
             account,
         });
         self.service
@@ -243,30 +263,31 @@ impl<S: Service> Inner<S> {
     /// Admits the holder of a certificate.
     fn holder_of(&self, certificate: &CertificateDer<'_>) -> Result<Holder, Error> {
         let principal = Principal::of(certificate)?.to_string();
-        let fingerprint = format!("certificate/{}", identity::fingerprint(certificate));
+        let fingerprint = format!("certificate/{}", identity::fingerprint(certificate)?);
         self.admit(&principal, vec![principal.clone(), fingerprint], None)
     }
 
     /// Admits the holder of a token.
     fn holder_of_token(&self, token: &str) -> Result<Holder, Error> {
-        let refused = |reason| Error::violation(CloseCode::InvalidToken, reason);
-        let token = self.service.check_token(token).map_err(refused)?;
-        self.admit(&token.principal, token.subjects, Some(token.valid_for))
+        let holder = self.service.check_token(token).map_err(|refused| match refused {
+            TokenRefused::Invalid(reason) => Error::violation(CloseCode::InvalidToken, reason),
+            TokenRefused::NotReady(reason) => Error::violation(CloseCode::NotReady, reason),
+        })?;
+        let token = Some((Token(token.into()), holder.valid_for));
+        self.admit(&holder.principal, holder.subjects, token)
     }
 
     fn admit(
         &self,
         principal: &str,
         subjects: Vec<String>,
-        valid_for: Option<Duration>,
+        token: Option<(Token, Duration)>,
     ) -> Result<Holder, Error> {
-        let (_place, account, send_window) =
-            self.budgets.admit_connection(principal).map_err(|full| {
-                let LimitReached { setting, limit: most } = full;
-                let text = format!("connection limit reached (`{setting}` = {most})");
-                Error::violation(CloseCode::TooManyConnections, text)
-            })?;
-        Ok(Holder { subjects, account, valid_for, send_window, _place })
+        let (_place, account, send_window) = self
+            .budgets
+            .admit_connection(principal)
+            .map_err(|full| limit_reached(full.setting, full.limit))?;
+        Ok(Holder { subjects, account, token, send_window, _place })
     }
 
     /// Waits until the client may no longer have a connection, and returns the reason.

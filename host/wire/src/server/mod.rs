@@ -38,6 +38,7 @@ use log_throttle::LogThrottle;
 
 use crate::budget::Budgets;
 use crate::close_code::CloseCode;
+use crate::endpoint;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::hello::NodeDescriptor;
@@ -46,7 +47,6 @@ use crate::limits::Limits;
 use crate::peer::descriptor::SharedDescriptor;
 use crate::peer::{PeerDescriptor, PeerDialer, PeerService};
 use crate::proto::{self, Problem};
-use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, endpoint, tls};
 
 /// Handles what clients send to a node.
 pub trait Service: Send + Sync + 'static {
@@ -69,10 +69,10 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The reason, with which the connection is closed as [`CloseCode::InvalidToken`].
-    fn check_token(&self, token: &str) -> Result<TokenHolder, String> {
+    /// The refusal, with which the connection is closed.
+    fn check_token(&self, token: &str) -> Result<TokenHolder, TokenRefused> {
         let _ = token;
-        Err("this node accepts no tokens".into())
+        Err(TokenRefused::Invalid("this node accepts no tokens".into()))
     }
 
     /// Checks whether a client may have a connection: when it opens one, and whenever
@@ -139,13 +139,15 @@ pub trait Service: Send + Sync + 'static {
 pub struct ClientInfo {
     /// The principal in its certificate or token, in the form that access rules use: `client/alice`.
     pub principal_name: Arc<str>,
-    /// What a revocation may name: the principal, and its certificate (`certificate/` and the SHA-256 of its DER form in
-    /// hexadecimal) or its token (`token-id/ISSUER/ID`).
+    /// What a revocation may name: the principal, and its certificate (`certificate/` and the SHA-256 of its
+    /// TBSCertificate in hexadecimal) or its token (`token-id/ISSUER/ID`).
     pub subjects: Vec<String>,
     /// The client's address.
     pub address: SocketAddr,
     /// The limits that the client announced; 0 stands for "not announced".
     pub limits: proto::Limits,
+    /// The token that the client has shown; `None` for a certificate.
+    pub token: Option<Token>,
     /// The budgets to which the client's traffic is charged.
     pub(crate) account: Arc<Account>,
 }
@@ -158,6 +160,16 @@ impl ClientInfo {
     }
 }
 
+/// A client's token: a secret.
+#[derive(Clone)]
+pub struct Token(pub Arc<str>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
 /// The holder of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenHolder {
@@ -167,6 +179,15 @@ pub struct TokenHolder {
     pub subjects: Vec<String>,
     /// The time until the token expires.
     pub valid_for: Duration,
+}
+
+/// Why a node does not accept a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenRefused {
+    /// It is not valid, for this reason ([`CloseCode::InvalidToken`]).
+    Invalid(String),
+    /// The node cannot check it now, for this reason ([`CloseCode::NotReady`]).
+    NotReady(String),
 }
 
 /// One session's stream on one connection. A session may have several streams, on several connections.
@@ -203,6 +224,8 @@ struct Inner<S> {
     budgets: Arc<Budgets>,
     /// Number of connections from nodes.
     nodes: Arc<AtomicUsize>,
+    /// The authorities of the cluster.
+    trust: watch::Sender<Arc<TrustRoot>>,
     refusals: LogThrottle,
     tasks: TaskTracker,
     /// Once cancelled, nothing new is accepted; what was accepted is answered.
@@ -255,8 +278,29 @@ impl<S: Service> Server<S> {
             service,
         )?;
         let (endpoint, descriptor) = (server.endpoint.clone(), server.shared.descriptor.clone());
-        let dialer = PeerDialer::new(endpoint, identity, trust, &server.shared.limits, descriptor)?;
+        let (limits, changes) = (&server.shared.limits, server.shared.trust.subscribe());
+        let dialer = PeerDialer::new(endpoint, identity, changes, limits, descriptor)?;
         Ok((server, dialer))
+    }
+
+    /// Presents another certificate of the same key from now on, and trusts other authorities. Established connections
+    /// go on, except those whose certificates come from an authority that is no longer trusted: these are closed as
+    /// [`CloseCode::Revoked`]. The dialer of this server must be given the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Identity`] if key and certificate do not match; then nothing has changed.
+    pub fn replace_identity(&self, identity: &Identity, trust: &TrustRoot) -> Result<(), Error> {
+        let config = self.shared.tls_config(identity, trust)?;
+        self.endpoint.set_server_config(Some(config));
+        self.shared.trust.send_if_modified(|current| {
+            let changed = **current != *trust;
+            if changed {
+                *current = Arc::new(trust.clone());
+            }
+            changed
+        });
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments, reason = "what the two above have in common")]
@@ -270,24 +314,21 @@ impl<S: Service> Server<S> {
         peers: Option<Arc<dyn PeerService>>,
         service: Arc<S>,
     ) -> Result<Self, Error> {
-        let mut alpns = vec![ALPN_CLIENT];
-        if peers.is_some() {
-            alpns.extend([ALPN_PEER, ALPN_CONTROL]);
-        }
-        let config = endpoint::server_config(tls::server(identity, trust, &alpns)?, &limits)?;
-        let endpoint = endpoint::bind_node(address, setting, &limits, config, identity)?;
-        let shared = Arc::new(Inner {
+        let inner = Inner {
             service,
             budgets: Budgets::new(&limits),
             limits,
             descriptor: SharedDescriptor::new(descriptor),
             peers,
             nodes: Arc::default(),
+            trust: watch::Sender::new(Arc::new(trust.clone())),
             refusals: LogThrottle::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
-        });
-        Ok(Self { shared, endpoint })
+        };
+        let config = inner.tls_config(identity, trust)?;
+        let endpoint = endpoint::bind_node(address, setting, &inner.limits, config, identity)?;
+        Ok(Self { shared: Arc::new(inner), endpoint })
     }
 
     /// The address that the server listens on.

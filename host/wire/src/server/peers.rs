@@ -18,6 +18,7 @@ use crate::peer::descriptor::node_id_of;
 use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
 use crate::tls;
+use crate::trust::{Trusted, distrusted};
 
 /// Serves a connection on the runtime of its protocol, and passes its streams to the service.
 pub(super) async fn connection<S: Service>(
@@ -26,6 +27,7 @@ pub(super) async fn connection<S: Service>(
     alpn: Alpn,
     connection: quinn::Connection,
     _counted: ConnectionGuard,
+    trust: Trusted,
 ) {
     let remote = connection.remote_address();
     let peer = match linked(&shared, &connection).await {
@@ -41,22 +43,25 @@ pub(super) async fn connection<S: Service>(
         }
     };
     debug!(member = %peer.member, %remote, %alpn, "peer connection opened");
-    let ended = shared
-        .streams(&connection, |send, recv| {
-            let (shared, service) = (Arc::clone(&shared), Arc::clone(&service));
-            let peer = Arc::clone(&peer);
-            async move {
-                let limits = &shared.limits;
-                let frame = limits.peers.max_frame;
-                let mut reader = FrameReader::new(recv, frame, limits.frame_timeout);
-                let mut writer = FrameWriter::new(send);
-                match opened(&shared, alpn, &mut reader).await {
-                    Ok(kind) => service.serve_stream(peer, kind, reader, writer).await,
-                    Err(error) => give_up(&error, &mut reader, &mut writer),
-                }
+    let chain = tls::peer_certificates(&connection);
+    let streams = shared.streams(&connection, |send, recv| {
+        let (shared, service) = (Arc::clone(&shared), Arc::clone(&service));
+        let peer = Arc::clone(&peer);
+        async move {
+            let limits = &shared.limits;
+            let frame = limits.peers.max_frame;
+            let mut reader = FrameReader::new(recv, frame, limits.frame_timeout);
+            let mut writer = FrameWriter::new(send);
+            match opened(&shared, alpn, &mut reader).await {
+                Ok(kind) => service.serve_stream(peer, kind, reader, writer).await,
+                Err(error) => give_up(&error, &mut reader, &mut writer),
             }
-        })
-        .await;
+        }
+    });
+    let ended = tokio::select! {
+        ended = streams => ended,
+        () = trust.lost(&chain) => Err(distrusted(&connection)),
+    };
     if let Err(error) = ended {
         debug!(%error, member = %peer.member, "peer connection closed");
     }

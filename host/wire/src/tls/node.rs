@@ -9,7 +9,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 
 use super::{named, provider, roots};
-use crate::identity::{Identity, IdentityError, Principal, TrustRoot};
+use crate::identity::{CertificateChain, Identity, IdentityError, Principal, TrustRoot};
 
 /// A node's TLS configuration: presents `identity`, offers the application protocols `alpns`, and accepts every peer
 /// that the trusted authority has certified, and peers without a certificate. The latter must be refused after the
@@ -23,15 +23,8 @@ pub fn server(
     trust: &TrustRoot,
     alpns: &[&[u8]],
 ) -> Result<rustls::ServerConfig, IdentityError> {
-    let provider = provider();
-    let inner =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(trust)?), provider.clone())
-            // A client may show a token instead, in its hello.
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| IdentityError::Certificate(e.to_string()))?;
-    let verifier = Arc::new(ClientVerifier { inner, trust: trust.clone() });
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+    let verifier = Arc::new(ClientVerifier::new(trust)?);
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|e| IdentityError::Certificate(e.to_string()))?
         .with_client_cert_verifier(verifier)
@@ -42,21 +35,34 @@ pub fn server(
     Ok(config)
 }
 
-/// The certificate of the other end of an established connection.
-pub(crate) fn peer_certificate(
-    connection: &quinn::Connection,
-) -> Result<CertificateDer<'static>, IdentityError> {
-    let chain = connection
-        .peer_identity()
-        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
-    chain
-        .and_then(|chain| chain.into_iter().next())
-        .ok_or_else(|| IdentityError::Certificate("the peer sent none".into()))
+/// Whether an authority of the cluster has certified this now: a certificate of a node or client, followed by those that
+/// connect it to the authority, as its holder presents them.
+#[must_use]
+pub(crate) fn is_trusted(trust: &TrustRoot, chain: &[CertificateDer<'_>]) -> bool {
+    let Some((certificate, intermediates)) = chain.split_first() else { return false };
+    let Ok(verifier) = ClientVerifier::new(trust) else { return false };
+    verifier.verify_client_cert(certificate, intermediates, UnixTime::now()).is_ok()
+}
+
+impl CertificateChain {
+    /// Whether an authority of the cluster has certified this, and it is valid now.
+    #[must_use]
+    pub fn is_trusted(&self, trust: &TrustRoot) -> bool {
+        is_trusted(trust, &self.all)
+    }
+}
+
+/// The certificates of the other end of an established connection: its own one first. Empty if it has shown none.
+pub(crate) fn peer_certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> {
+    let shown = connection.peer_identity();
+    let chain = shown.and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
+    chain.map(|chain| *chain).unwrap_or_default()
 }
 
 /// The principal at the other end of an established connection.
 pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
-    Principal::of(&peer_certificate(connection)?)
+    let sent_none = || IdentityError::Certificate("the peer sent none".into());
+    Principal::of(peer_certificates(connection).first().ok_or_else(sent_none)?)
 }
 
 /// The application protocol of an established connection.
@@ -72,6 +78,18 @@ pub(crate) fn alpn(connection: &quinn::Connection) -> Vec<u8> {
 struct ClientVerifier {
     inner: Arc<dyn ClientCertVerifier>,
     trust: TrustRoot,
+}
+
+impl ClientVerifier {
+    fn new(trust: &TrustRoot) -> Result<Self, IdentityError> {
+        let inner =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots(trust)?), provider())
+                // A client may show a token instead, in its hello.
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+        Ok(Self { inner, trust: trust.clone() })
+    }
 }
 
 impl ClientCertVerifier for ClientVerifier {

@@ -127,6 +127,35 @@ async fn a_refused_hello_ends_no_stream_before_its_reason() {
 }
 
 #[tokio::test]
+async fn little_is_received_before_the_hello() {
+    in_time(async {
+        let node = Node::start();
+        let (_endpoint, connection) = node.raw().await;
+        // The rest of the hello never comes.
+        let (mut hello, _recv) = connection.open_bi().await.expect("stream");
+        hello.write_all(&[0, 0]).await.expect("write");
+        let (mut send, _recv) = connection.open_bi().await.expect("stream");
+        let mut taken = 0;
+        let closed = loop {
+            match send.write(&[0; 4096]).await {
+                Ok(bytes) => taken += bytes,
+                Err(quinn::WriteError::ConnectionLost(why)) => break Error::from(why),
+                Err(other) => panic!("{other:?}"),
+            }
+            assert!(taken < 256 << 10, "the node took {taken} bytes of a stranger");
+        };
+        assert_eq!(closed.code(), CloseCode::FrameTimeout.code());
+        // Clients that were admitted may send more.
+        let (_endpoint, connection) = node.greeted().await;
+        while connection.stats().frame_rx.max_data == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_connection_without_a_valid_hello_is_closed_with_why() {
     in_time(async {
         let node = Node::start();

@@ -1,6 +1,7 @@
 //! What a cluster of real processes does without faults of its machines: membership, moves of shards, rollouts.
 
 mod any_node;
+mod authorities;
 mod balance;
 mod deletion;
 mod dry_run;
