@@ -117,7 +117,8 @@ impl Rotation {
     ///
     /// [`IdentityError::File`].
     pub fn end(&self) -> Result<(), IdentityError> {
-        for name in [CROSS, FORMER.1, FORMER.0] {
+        // The key first. What is left of the others after a crash does no harm.
+        for name in [FORMER.1, FORMER.0, CROSS] {
             files::remove(&self.directory.join(name))?;
         }
         Ok(())

@@ -77,7 +77,11 @@ impl Renewal {
             let text = format!("the cluster's row names authorities of cluster {}", trust.cluster);
             return Err(IdentityError::Certificate(text).into());
         }
-        let identity = self.with_certificate(issued, &trust)?;
+        // A certificate that cannot be used must not keep the node with the former authorities.
+        let identity = self.with_certificate(issued, &trust).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the certificate that was issued to this node cannot be used");
+            None
+        });
         if trust == self.trust && identity.is_none() {
             return Ok(());
         }

@@ -81,8 +81,13 @@ async fn renew_nodes(
     let mut issued = Vec::new();
     loop {
         let presented = client.authorities(AuthoritiesRequest::default()).await?.presented;
+        let all = client.nodes().await?.nodes;
         let mut nodes = Vec::new();
         for NodeCertificate { node, certificate } in presented {
+            // Whatever else is in the rows gets no certificate.
+            if !all.iter().any(|it| it.name == node) {
+                continue;
+            }
             let chain = CertificateChain::from_pem(&certificate).map_err(invalid_identity)?;
             if chain.is_trusted(next) {
                 nodes.push(node);
@@ -96,7 +101,6 @@ async fn renew_nodes(
                 issued.push(node);
             }
         }
-        let all = client.nodes().await?.nodes;
         let others = all.into_iter().filter(|it| !nodes.contains(&it.name));
         let (stopped, waiting): (Vec<_>, Vec<_>) =
             others.partition(|it| matches!(it.status(), NodeStatus::Dead | NodeStatus::Left));

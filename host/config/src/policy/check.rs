@@ -125,7 +125,6 @@ fn issuers(
     Ok(issuers)
 }
 
-/// Whether a role or an issuer may have this name.
 /// Whether a role or an issuer could have this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
