@@ -100,9 +100,11 @@ impl Reconnect for Keeper {
     }
 
     async fn serve(&mut self, (calls, link): Self::Link) {
+        // Made once: it checks the peer's certificate when it begins.
+        let mut closed = std::pin::pin!(link.closed());
         loop {
             tokio::select! {
-                _ = link.closed() => return,
+                _ = &mut closed => return,
                 () = calls.closed() => return,
                 message = self.outgoing.recv() => match message {
                     // Sent immediately; delivery is not tracked.

@@ -88,8 +88,9 @@ impl Renewal {
         let identity = identity.unwrap_or_else(|| self.identity.clone());
         // First, since the node may not be able to come back with what it had before.
         self.config.save_identity(authorities, identity.certificate_pem())?;
-        self.server.replace_identity(&identity, &trust)?;
+        // The dialer first: the server ends what is no longer trusted, and that is dialled anew.
         self.dialer.replace_identity(&identity, &trust)?;
+        self.server.replace_identity(&identity, &trust)?;
         (self.identity, self.trust) = (identity, trust);
         tracing::info!("the authorities of the cluster or the node's certificate were changed");
         Ok(())

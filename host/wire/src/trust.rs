@@ -10,34 +10,23 @@ use crate::error::Error;
 use crate::identity::TrustRoot;
 use crate::{dial, tls};
 
-/// The authorities under which a connection was accepted, and their changes.
-#[derive(Clone, Debug)]
-pub(crate) struct Trusted {
-    accepted: Arc<TrustRoot>,
-    changes: watch::Receiver<Arc<TrustRoot>>,
-}
+/// The authorities of the cluster, and their changes.
+pub(crate) type Trust = watch::Receiver<Arc<TrustRoot>>;
 
-impl Trusted {
-    /// To be called before a handshake begins: what changes during it is noticed then.
-    pub(crate) fn of(trust: &watch::Receiver<Arc<TrustRoot>>) -> Self {
-        let mut changes = trust.clone();
-        let accepted = changes.borrow_and_update().clone();
-        Self { accepted, changes }
+/// Waits until no authority of the cluster certifies this chain. Never ends for an empty chain. Checks it at once too: the
+/// authorities may have changed since the handshake took its configuration.
+pub(crate) async fn lost(mut trust: Trust, chain: &[CertificateDer<'_>]) {
+    if chain.is_empty() {
+        return std::future::pending().await;
     }
-
-    /// Waits until none of the cluster's authorities has certified this any more. Never ends for an empty chain.
-    pub(crate) async fn lost(mut self, chain: &[CertificateDer<'_>]) {
-        loop {
-            let now = self.changes.borrow_and_update().clone();
-            let same = Arc::ptr_eq(&now, &self.accepted);
-            if !same && !chain.is_empty() && !tls::is_trusted(&now, chain) {
-                return;
-            }
-            self.accepted = now;
-            if self.changes.changed().await.is_err() {
-                // The node is stopping.
-                return std::future::pending().await;
-            }
+    loop {
+        let now = trust.borrow_and_update().clone();
+        if !tls::is_trusted(&now, chain) {
+            return;
+        }
+        if trust.changed().await.is_err() {
+            // The node is stopping.
+            return std::future::pending().await;
         }
     }
 }

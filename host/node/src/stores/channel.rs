@@ -45,8 +45,14 @@ impl Channel for CallChannel {
     }
 
     fn closed(&self) -> BoxFuture<'static, ()> {
-        let calls = self.calls.clone();
-        async move { calls.closed().await }.boxed()
+        let (calls, link) = (self.calls.clone(), self.link.clone());
+        async move {
+            tokio::select! {
+                () = calls.closed() => {}
+                _ = link.closed() => {}
+            }
+        }
+        .boxed()
     }
 
     fn close(&self) {

@@ -9,7 +9,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ostraca_codes::codes;
 use ostraca_core::ids::NodeId;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +24,7 @@ use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::{Identity, TrustRoot};
 use crate::limits::Limits;
 use crate::proto::{PeerOpen, peer_open};
-use crate::trust::{Trusted, distrusted};
+use crate::trust::{Trust, distrusted, lost};
 use crate::{endpoint, tls};
 
 /// Connects to other nodes. Clones share everything.
@@ -34,7 +33,7 @@ pub struct PeerDialer {
     endpoint: quinn::Endpoint,
     configs: Arc<RwLock<TlsConfigs>>,
     /// The authorities of the cluster.
-    trust: watch::Receiver<Arc<TrustRoot>>,
+    trust: Trust,
     limits: Limits,
     descriptor: SharedDescriptor,
 }
@@ -58,7 +57,7 @@ impl PeerDialer {
     pub(crate) fn new(
         endpoint: quinn::Endpoint,
         identity: &Identity,
-        trust: watch::Receiver<Arc<TrustRoot>>,
+        trust: Trust,
         limits: &Limits,
         descriptor: SharedDescriptor,
     ) -> Result<Self, Error> {
@@ -106,7 +105,6 @@ impl PeerDialer {
         alpn: Alpn,
         expect: Option<NodeId>,
     ) -> Result<PeerLink, Error> {
-        let trust = Trusted::of(&self.trust);
         let config = {
             let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
             match alpn {
@@ -136,6 +134,7 @@ impl PeerDialer {
             .negotiate(theirs, &certificate, address, &budgets, never)
             .map_err(refused)?;
         let limits = Arc::new(self.limits.clone());
+        let trust = self.trust.clone();
         Ok(PeerLink { info: Arc::new(info), connection, trust, limits })
     }
 }
@@ -162,7 +161,7 @@ pub struct PeerLink {
     /// The identity of the peer.
     pub info: Arc<PeerInfo>,
     connection: quinn::Connection,
-    trust: Trusted,
+    trust: Trust,
     limits: Arc<Limits>,
 }
 
@@ -213,7 +212,7 @@ impl PeerLink {
         let chain = tls::peer_certificates(&self.connection);
         tokio::select! {
             why = self.connection.closed() => why.into(),
-            () = self.trust.clone().lost(&chain) => distrusted(&self.connection),
+            () = lost(self.trust.clone(), &chain) => distrusted(&self.connection),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::framed::{FrameReader, FrameWriter};
 use crate::identity::{self, Identity, Principal, TrustRoot};
 use crate::peer::Alpn;
 use crate::proto::{self, Open, open};
-use crate::trust::{Trusted, distrusted};
+use crate::trust::{distrusted, lost};
 use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, dial, endpoint, hello, tls};
 
 /// Extra connections allowed during the handshake, or just after a refusal, so that a principal at its limit
@@ -98,7 +98,6 @@ impl<S: Service> Inner<S> {
         self: &Arc<Self>,
         incoming: quinn::Incoming,
     ) -> Result<(), Error> {
-        let trust = Trusted::of(&self.trust.subscribe());
         let connecting = incoming.accept()?;
         let connection = timeout(self.limits.hello_timeout, connecting)
             .await
@@ -113,8 +112,7 @@ impl<S: Service> Inner<S> {
                 ));
             };
             let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
-            let serving =
-                peers::connection(Arc::clone(self), service, alpn, connection, counted, trust);
+            let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
             self.tasks.spawn_on(serving, &runtime);
             return Ok(());
         }
@@ -136,7 +134,7 @@ impl<S: Service> Inner<S> {
             reason = self.revocation(&peer) => {
                 Err(dial::refuse(&connection, CloseCode::Revoked, reason))
             }
-            () = trust.lost(&chain) => Err(distrusted(&connection)),
+            () = lost(self.trust.subscribe(), &chain) => Err(distrusted(&connection)),
             () = expiry(valid_for) => {
                 let text = "the token has expired".into();
                 Err(dial::refuse(&connection, CloseCode::TokenExpired, text))

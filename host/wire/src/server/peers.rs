@@ -18,7 +18,7 @@ use crate::peer::descriptor::node_id_of;
 use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
 use crate::tls;
-use crate::trust::{Trusted, distrusted};
+use crate::trust::{distrusted, lost};
 
 /// Serves a connection on the runtime of its protocol, and passes its streams to the service.
 pub(super) async fn connection<S: Service>(
@@ -27,7 +27,6 @@ pub(super) async fn connection<S: Service>(
     alpn: Alpn,
     connection: quinn::Connection,
     _counted: ConnectionGuard,
-    trust: Trusted,
 ) {
     let remote = connection.remote_address();
     let peer = match linked(&shared, &connection).await {
@@ -60,7 +59,7 @@ pub(super) async fn connection<S: Service>(
     });
     let ended = tokio::select! {
         ended = streams => ended,
-        () = trust.lost(&chain) => Err(distrusted(&connection)),
+        () = lost(shared.trust.subscribe(), &chain) => Err(distrusted(&connection)),
     };
     if let Err(error) = ended {
         debug!(%error, member = %peer.member, "peer connection closed");
