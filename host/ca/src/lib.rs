@@ -65,6 +65,7 @@ impl Ca {
     ///
     /// Those of [`Ca::from_pem`], and [`IdentityError::File`] if a file cannot be read.
     pub fn load(directory: &Path) -> Result<Self, IdentityError> {
+        rotation::finish_renaming(directory)?;
         let certificate = files::read(&directory.join("ca.pem"))?;
         let key = files::read(&directory.join("ca.key"))?;
         Ok(Self { cross: rotation::cross(directory)?, ..Self::from_pem(&certificate, &key)? })

@@ -35,7 +35,6 @@ impl Rotation {
     ///
     /// Those of [`Ca::load`].
     pub fn promoted(directory: &Path) -> Result<Option<Self>, IdentityError> {
-        finish_renaming(directory)?;
         if !directory.join(FORMER.0).exists() {
             return Ok(None);
         }
@@ -65,7 +64,7 @@ impl Rotation {
             files::write(&next_key, &key.serialize_pem())?;
         }
         let next = Ca::from_pem(&files::read(&next_pem)?, &files::read(&next_key)?)?;
-        let next = Ca { cross: cross(directory)?, ..next };
+        let next = Ca { cross: files::read(&directory.join(CROSS))?, ..next };
         let former_pem = current.certificate.clone();
         Ok(Self { directory: directory.into(), former_pem, next })
     }
@@ -126,7 +125,7 @@ impl Rotation {
 }
 
 /// Replaces the authority's files by those of the next one, once the former ones are saved.
-fn finish_renaming(directory: &Path) -> Result<(), IdentityError> {
+pub(crate) fn finish_renaming(directory: &Path) -> Result<(), IdentityError> {
     if directory.join(FORMER.0).exists() {
         for (from, to) in [(NEXT.1, "ca.key"), (NEXT.0, "ca.pem")] {
             let from = directory.join(from);
@@ -140,11 +139,10 @@ fn finish_renaming(directory: &Path) -> Result<(), IdentityError> {
 
 /// What connects the authority's certificates to the former authority; empty if it has replaced none.
 pub(crate) fn cross(directory: &Path) -> Result<String, IdentityError> {
-    let file = directory.join(CROSS);
-    if directory.join(FORMER.0).exists() || directory.join(NEXT.1).exists() {
-        return files::read(&file);
+    match directory.join(FORMER.0).exists() {
+        true => files::read(&directory.join(CROSS)),
+        false => Ok(String::new()),
     }
-    Ok(String::new())
 }
 
 /// A public key of which only the certificate is known.

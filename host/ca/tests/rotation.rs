@@ -83,6 +83,9 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     // As after a crash between the two renames.
     std::fs::rename(path("ca.pem"), path("next.pem")).expect("moved");
     std::fs::write(path("ca.pem"), former.certificate_pem()).expect("written");
+    // Whoever loads the authority ends the renaming: key and certificate always belong together.
+    let ca = Ca::load(directory.path()).expect("authority");
+    assert_eq!(ca.certificate_pem(), next);
     let promoted = Rotation::promoted(directory.path()).expect("read").expect("in progress");
     assert_eq!(promoted.next.certificate_pem(), next);
     assert_eq!(promoted.both(), first.both());
@@ -100,6 +103,26 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     let node = ca.issue_node("n2", &[]).expect("identity").certificates().expect("certificates");
     assert!(node.is_trusted(&ca.trust().expect("trust")));
     assert!(!node.is_trusted(&former.trust().expect("trust")));
+}
+
+#[test]
+fn a_crash_while_a_rotation_ends_leaves_an_authority() {
+    for removed in 1..=3 {
+        let directory = tempfile::tempdir().expect("directory");
+        authority(directory.path());
+        let rotation = Rotation::begin(directory.path()).expect("begun");
+        rotation.promote().expect("promoted");
+        for name in ["former.key", "former.pem", "cross.pem"].into_iter().take(removed) {
+            std::fs::remove_file(directory.path().join(name)).expect("removed");
+        }
+        Ca::load(directory.path()).expect("an authority");
+        if let Some(again) = Rotation::promoted(directory.path()).expect("read") {
+            again.end().expect("ended");
+        }
+        let ca = Ca::load(directory.path()).expect("an authority");
+        assert_eq!(ca.certificate_pem(), rotation.next.certificate_pem());
+        Rotation::begin(directory.path()).expect("another one can begin");
+    }
 }
 
 #[test]
