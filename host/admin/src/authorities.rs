@@ -24,16 +24,13 @@ impl AdminService {
         request: AuthoritiesRequest,
     ) -> Result<AdminOutput, Problem> {
         let principal = caller.principal;
-        if request.issue.is_some() || request.trusted.is_some() {
-            self.check_administrator(caller).await?;
-        }
         let store = &*self.deployer.cluster_store;
         if let Some(issue) = &request.issue {
-            self.issue(store, issue).await?;
+            self.issue(caller, store, issue).await?;
             tracing::info!(principal, node = issue.node, "a certificate was issued");
         }
         if let Some(trusted) = &request.trusted {
-            self.trust(store, trusted, request.force).await?;
+            self.trust(caller, store, trusted, request.force).await?;
             tracing::info!(principal, "the trusted authorities were changed");
         }
         let row = rows::read::<AuthoritiesRow>(store, rows::AUTHORITIES).await;
@@ -44,7 +41,13 @@ impl AdminService {
     }
 
     /// Replaces the trusted authorities.
-    async fn trust(&self, store: &dyn ClusterStore, pem: &str, force: bool) -> Result<(), Problem> {
+    async fn trust(
+        &self,
+        caller: Caller<'_>,
+        store: &dyn ClusterStore,
+        pem: &str,
+        force: bool,
+    ) -> Result<(), Problem> {
         let trusted = TrustRoot::from_pem(pem).map_err(invalid)?;
         self.check_cluster(trusted.cluster)?;
         if !force {
@@ -68,12 +71,13 @@ impl AdminService {
             row.revision += 1;
             row.trusted = pem.into();
         };
-        update(store, rows::AUTHORITIES, change).await
+        self.update(caller, store, rows::AUTHORITIES, change).await
     }
 
     /// Records a certificate that a node shall present.
     async fn issue(
         &self,
+        caller: Caller<'_>,
         store: &dyn ClusterStore,
         issue: &NodeCertificate,
     ) -> Result<(), Problem> {
@@ -85,7 +89,7 @@ impl AdminService {
             return Err(problem(codes::INVALID_IDENTITY, text, ""));
         }
         let change = |row: &mut CertificateRow| row.issued.clone_from(&issue.certificate);
-        update(store, &rows::certificate_key(&issue.node), change).await
+        self.update(caller, store, &rows::certificate_key(&issue.node), change).await
     }
 
     /// Removes what is known of the certificate of a node that is gone.
@@ -99,6 +103,31 @@ impl AdminService {
             // Somebody else has written it: then the node is not gone, or an operator issues its certificate.
             Ok(_) | Err(CompareAndSetError::RevisionMismatch(_)) => Ok(()),
             Err(CompareAndSetError::Store(error)) => Err(failed(error)),
+        }
+    }
+
+    /// Changes a row by compare-and-set; creates it if it does not exist.
+    async fn update<T: rows::RowValue + Default>(
+        &self,
+        caller: Caller<'_>,
+        store: &dyn ClusterStore,
+        key: &str,
+        change: impl Fn(&mut T),
+    ) -> Result<(), Problem> {
+        let mut attempt = 1;
+        loop {
+            let before = rows::read::<T>(store, key).await.map_err(to_problem)?;
+            let (mut row, at) = match before {
+                Some((row, at)) => (row, Some(at)),
+                None => (T::default(), None),
+            };
+            change(&mut row);
+            self.check_administrator(caller).await?;
+            match rows::write(store, key, at, &row).await {
+                Ok(_) => return Ok(()),
+                Err(catalog::Error::RowConflict(_)) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(to_problem(error)),
+            }
         }
     }
 
@@ -125,28 +154,6 @@ async fn presented(store: &dyn ClusterStore) -> Result<Vec<NodeCertificate>, Pro
         }
     }
     Ok(presented)
-}
-
-/// Changes a row by compare-and-set; creates it if it does not exist.
-async fn update<T: rows::RowValue + Default>(
-    store: &dyn ClusterStore,
-    key: &str,
-    change: impl Fn(&mut T),
-) -> Result<(), Problem> {
-    let mut attempt = 1;
-    loop {
-        let before = rows::read::<T>(store, key).await.map_err(to_problem)?;
-        let (mut row, at) = match before {
-            Some((row, at)) => (row, Some(at)),
-            None => (T::default(), None),
-        };
-        change(&mut row);
-        match rows::write(store, key, at, &row).await {
-            Ok(_) => return Ok(()),
-            Err(catalog::Error::RowConflict(_)) if attempt < ATTEMPTS => attempt += 1,
-            Err(error) => return Err(to_problem(error)),
-        }
-    }
 }
 
 fn invalid(error: IdentityError) -> Problem {

@@ -269,6 +269,12 @@ impl TrustRoot {
             let count = authorities.len();
             return bad(format!("{count} authorities, limit is {MAX_AUTHORITIES}"));
         }
+        // What cannot be trusted must be noticed here, and not once a node has kept it.
+        for authority in &authorities {
+            rustls::RootCertStore::empty()
+                .add(authority.clone())
+                .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+        }
         let mut clusters = authorities.iter().map(cluster_of_authority);
         let Some(cluster) = clusters.next().transpose()? else { return bad("none found".into()) };
         for other in clusters {
