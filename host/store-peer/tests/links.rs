@@ -100,6 +100,27 @@ fn a_row_write_of_an_old_link_is_lost_after_a_new_hello() {
 }
 
 #[test]
+fn a_row_is_read_again_over_the_next_link() {
+    let store = memory();
+    let remote = Remote::new(&store, 0);
+    let make = CompareAndSet { key: "row".into(), expected: None, value: Some("1".into()) };
+    block_on(store.compare_and_set(make)).unwrap();
+    for round in 0..50 {
+        remote.control.held.store(round % 2 == 0, Ordering::Relaxed);
+        let (get, list) = (remote.rows.get("row"), remote.rows.list("r"));
+        remote.control.held.store(false, Ordering::Relaxed);
+        remote.control.break_links();
+        assert!(block_on(get).unwrap().is_some(), "round {round}");
+        assert_eq!(block_on(list).unwrap().0.len(), 1, "round {round}");
+    }
+    remote.control.held.store(true, Ordering::Relaxed);
+    let lost = remote.rows.get("row");
+    remote.control.cut.store(true, Ordering::Relaxed);
+    remote.control.break_links();
+    assert!(matches!(block_on(lost), Err(StoreError::Unavailable(_))));
+}
+
+#[test]
 fn without_a_link_calls_fail_at_once_and_leave_no_doubt() {
     let store = memory();
     let remote = Remote::new(&store, 0);

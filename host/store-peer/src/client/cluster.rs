@@ -52,7 +52,7 @@ impl ClusterStore for PeerClusterStore {
     }
 
     fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>> {
-        let answer = self.link.call(&Request::Get(key.into()));
+        let answer = self.link.read(&Request::Get(key.into()));
         let answer = answer.map(|answer| match answer {
             Ok(ResponseBody::Get(row)) => row,
             Ok(other) => {
@@ -64,7 +64,7 @@ impl ClusterStore for PeerClusterStore {
     }
 
     fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>> {
-        let answer = self.link.call(&Request::List(prefix.into()));
+        let answer = self.link.read(&Request::List(prefix.into()));
         let answer = answer.map(|answer| match answer {
             Ok(ResponseBody::List(rows)) => rows,
             Ok(other) => {

@@ -8,6 +8,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use ostraca_store::{StoreError, StoreIdentity};
 use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -26,12 +27,16 @@ pub(super) struct ReconnectingLink {
 
 pub(super) struct ClientContext {
     state: Mutex<State>,
+    /// How many attempts at another link have ended; closed with the driver.
+    attempts: watch::Receiver<u64>,
     pub(super) verifier: Arc<StoreVerifier>,
     pub(super) options: ClientOptions,
 }
 
 enum State {
     Up(Arc<Link>),
+    /// Broken a moment ago: no attempt at another link has ended since.
+    Lost(StoreError),
     Down(StoreError),
 }
 
@@ -42,6 +47,7 @@ pub struct Driver {
     shared: Arc<ClientContext>,
     connect: Box<dyn Connect>,
     stop: CancellationToken,
+    attempts: watch::Sender<u64>,
     client: u64,
     links: u64,
 }
@@ -66,8 +72,10 @@ impl ReconnectingLink {
         options: ClientOptions,
     ) -> Result<(Self, Driver), ConnectError> {
         let none = StoreError::Unavailable("no link yet".into());
+        let (attempts, seen) = watch::channel(0);
         let shared = Arc::new(ClientContext {
             state: Mutex::new(State::Down(none)),
+            attempts: seen,
             verifier: known,
             options,
         });
@@ -76,6 +84,7 @@ impl ReconnectingLink {
             shared: shared.clone(),
             connect: Box::new(connect),
             stop: stop.clone(),
+            attempts,
             client: rand::random(),
             links: 0,
         };
@@ -112,6 +121,35 @@ impl ReconnectingLink {
         }
     }
 
+    /// Makes a call that changes nothing. If its link breaks, or has just broken, the call is made again on the next
+    /// link, provided that the first attempt at one succeeds.
+    pub(super) fn read(
+        &self,
+        request: &Request,
+    ) -> BoxFuture<'static, Result<ResponseBody, RequestError>> {
+        let body = match protocol::encode(request) {
+            Ok(body) => body,
+            Err(error) => return ready(Err(RequestError::NotExecuted(error))).boxed(),
+        };
+        let (shared, mut attempts) = (self.shared.clone(), self.shared.attempts.clone());
+        attempts.mark_unchanged();
+        let first = shared.send_on(None, body.clone());
+        async move {
+            let answer = first.1.await;
+            let lost = match &answer {
+                Err(RequestError::OutcomeUnknown(_)) => !shared.is_up(first.0),
+                Err(RequestError::NotExecuted(_)) => shared.is_lost(),
+                _ => false,
+            };
+            // Without a driver, there is no next link.
+            if !lost || (shared.is_lost() && attempts.changed().await.is_err()) {
+                return answer;
+            }
+            shared.send_on(None, body).1.await
+        }
+        .boxed()
+    }
+
     /// Sends the bytes of a call.
     pub(super) fn send(
         &self,
@@ -125,8 +163,50 @@ impl ReconnectingLink {
         only: Option<u64>,
         body: Bytes,
     ) -> (Option<u64>, BoxFuture<'static, Result<ResponseBody, RequestError>>) {
+        self.shared.send_on(only, body)
+    }
+
+    /// The store's identity.
+    pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
+        let nobody = || ConnectError::Unreachable("the store has not sent its identity".into());
+        self.shared.verifier.identity().ok_or_else(nobody)
+    }
+
+    /// Maximum size of a call in bytes; `None` without a link.
+    pub(super) fn max_call(&self) -> Option<usize> {
+        match &*self.shared.state() {
+            State::Up(link) => Some(link.channel.max_call()),
+            State::Lost(_) | State::Down(_) => None,
+        }
+    }
+
+    /// The error for a response that does not match its request.
+    pub(super) fn unexpected_response(answer: &ResponseBody) -> String {
+        format!("response does not match the request: {}", answer.subject())
+    }
+}
+
+/// The error for a call that the store's node does not support.
+fn unsupported(call: u32) -> String {
+    format!("the store's node runs an older release without calls of kind {call}: update it first")
+}
+
+impl ClientContext {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.state() = state;
+    }
+
+    fn send_on(
+        self: &Arc<Self>,
+        only: Option<u64>,
+        body: Bytes,
+    ) -> (Option<u64>, BoxFuture<'static, Result<ResponseBody, RequestError>>) {
         // Under the lock, so that calls are sent in the order in which they are made.
-        let state = self.shared.state();
+        let state = self.state();
         let no = match &*state {
             State::Up(link) if only.is_none_or(|only| only == link.number) => {
                 let answering = link.call(body);
@@ -135,16 +215,16 @@ impl ReconnectingLink {
                 return (Some(number), self.await_response(answering));
             }
             State::Up(_) => StoreError::Unavailable("its link to the store was lost".into()),
-            State::Down(why) => why.clone(),
+            State::Lost(why) | State::Down(why) => why.clone(),
         };
         (only, ready(Err(RequestError::NotExecuted(no))).boxed())
     }
 
     fn await_response(
-        &self,
+        self: &Arc<Self>,
         answering: PendingCall,
     ) -> BoxFuture<'static, Result<ResponseBody, RequestError>> {
-        let shared = self.shared.clone();
+        let shared = Arc::clone(self);
         async move {
             let link = answering.link.clone();
             match answering.await {
@@ -183,38 +263,14 @@ impl ReconnectingLink {
         .boxed()
     }
 
-    /// The store's identity.
-    pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
-        let nobody = || ConnectError::Unreachable("the store has not sent its identity".into());
-        self.shared.verifier.identity().ok_or_else(nobody)
+    /// Whether the link with this number is the current one.
+    fn is_up(&self, number: Option<u64>) -> bool {
+        matches!(&*self.state(), State::Up(up) if Some(up.number) == number)
     }
 
-    /// Maximum size of a call in bytes; `None` without a link.
-    pub(super) fn max_call(&self) -> Option<usize> {
-        match &*self.shared.state() {
-            State::Up(link) => Some(link.channel.max_call()),
-            State::Down(_) => None,
-        }
-    }
-
-    /// The error for a response that does not match its request.
-    pub(super) fn unexpected_response(answer: &ResponseBody) -> String {
-        format!("response does not match the request: {}", answer.subject())
-    }
-}
-
-/// The error for a call that the store's node does not support.
-fn unsupported(call: u32) -> String {
-    format!("the store's node runs an older release without calls of kind {call}: update it first")
-}
-
-impl ClientContext {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: State) {
-        *self.state() = state;
+    /// Whether the link has just broken.
+    fn is_lost(&self) -> bool {
+        matches!(&*self.state(), State::Lost(_))
     }
 
     /// Marks the link as broken: nothing more is sent on it.
@@ -222,7 +278,7 @@ impl ClientContext {
         let mut state = self.state();
         if matches!(&*state, State::Up(up) if up.number == link.number) {
             let why = format!("the link to the store was lost: {why}");
-            *state = State::Down(StoreError::Unavailable(why));
+            *state = State::Lost(StoreError::Unavailable(why));
         }
         drop(state);
         link.dead.cancel();
@@ -239,7 +295,7 @@ impl Reconnect for Keeper {
     async fn connect(&mut self) -> Result<Arc<Link>, ConnectFailure> {
         let link = self.0.link().await?;
         tracing::info!(link = link.number, "store reachable again");
-        self.0.shared.set(State::Up(link.clone()));
+        self.0.attempted(State::Up(link.clone()));
         Ok(link)
     }
 
@@ -248,7 +304,7 @@ impl Reconnect for Keeper {
     }
 
     fn failed(&mut self, error: ConnectFailure) {
-        self.0.shared.set(State::Down(match error {
+        self.0.attempted(State::Down(match error {
             ConnectFailure::Transient(why) => {
                 tracing::debug!(%why, "store unreachable");
                 StoreError::Unavailable(why)
@@ -270,7 +326,7 @@ impl Driver {
         let shared = self.shared.clone();
         let up = match &*shared.state() {
             State::Up(link) => Some(link.clone()),
-            State::Down(_) => None,
+            State::Lost(_) | State::Down(_) => None,
         };
         let ClientOptions { backoff, max_backoff, .. } = shared.options;
         let policy = BackoffPolicy { first: backoff, longest: max_backoff };
@@ -280,6 +336,12 @@ impl Driver {
         if let State::Up(link) = std::mem::replace(&mut *shared.state(), State::Down(gone)) {
             link.channel.close();
         }
+    }
+
+    /// Sets the outcome of an attempt at another link.
+    fn attempted(&self, state: State) {
+        self.shared.set(state);
+        self.attempts.send_modify(|attempts| *attempts += 1);
     }
 
     /// Returns when the link is broken or closed. A single slow call times out without ending the link. To find out
