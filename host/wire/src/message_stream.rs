@@ -177,6 +177,66 @@ struct ReplyChannel {
     window: Arc<Window>,
 }
 
+/// Gives tickets for messages that come from this process, whose replies go to a channel.
+#[derive(Debug)]
+pub(crate) struct LocalReplies(Arc<ReplyChannel>);
+
+/// Where the replies of [`LocalReplies`] arrive.
+#[derive(Debug)]
+pub struct LocalReceiver(mpsc::UnboundedReceiver<OutgoingReply>);
+
+/// The reply to a message that came from this process. It counts towards the budgets until it is dropped.
+#[derive(Debug)]
+pub struct LocalReply {
+    reply: Reply,
+    charge: Arc<Charge>,
+}
+
+impl LocalReply {
+    /// The reply, and its charge against the budgets, which is to be held as long as the reply is.
+    #[must_use]
+    pub fn into_parts(self) -> (Reply, Arc<Charge>) {
+        (self.reply, self.charge)
+    }
+}
+
+/// Creates both ends. There is no window: whoever sends bounds what is in flight.
+pub(crate) fn local_replies() -> (LocalReplies, LocalReceiver) {
+    let (outgoing, replies) = mpsc::unbounded_channel();
+    let window = Arc::new(Window {
+        messages: AtomicU32::new(0),
+        bytes: AtomicU64::new(0),
+        expected: AtomicU64::new(0),
+        max_messages: u32::MAX,
+        max_bytes: u64::MAX,
+        replies: false,
+        freed: Notify::new(),
+    });
+    (LocalReplies(Arc::new(ReplyChannel { outgoing, window })), LocalReceiver(replies))
+}
+
+impl LocalReplies {
+    pub(crate) fn ticket(&self, sequence: u64, charge: Arc<Charge>) -> Ticket {
+        self.0.window.take(0);
+        let reply_channel = Arc::clone(&self.0);
+        Ticket { reply_channel, tag: sequence, sequence, bytes: 0, charge, answered: false }
+    }
+}
+
+impl LocalReceiver {
+    /// Waits for the next reply; `None` once the session and all its messages have ended.
+    pub async fn recv(&mut self) -> Option<LocalReply> {
+        let OutgoingReply { reply, charge, .. } = self.0.recv().await?;
+        Some(LocalReply { reply, charge })
+    }
+
+    /// The next reply, if there is one already.
+    pub fn try_recv(&mut self) -> Option<LocalReply> {
+        let OutgoingReply { reply, charge, .. } = self.0.try_recv().ok()?;
+        Some(LocalReply { reply, charge })
+    }
+}
+
 /// The messages of a stream that are in flight.
 #[derive(Debug)]
 struct Window {

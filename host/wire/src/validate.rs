@@ -97,6 +97,15 @@ pub fn decode_client_message(
     Ok(envelope)
 }
 
+/// Why a message that this process has made for a client is invalid; `None` if it is valid.
+#[must_use]
+pub fn check_client_message(envelope: &Envelope, limits: &Limits) -> Option<Problem> {
+    if envelope.sequence == 0 {
+        return Some(problem(codes::INVALID_MESSAGE, "the sequence is missing"));
+    }
+    validate_envelope(envelope, limits.max_message)
+}
+
 /// Decodes a forwarded message to its tag and its envelope.
 ///
 /// # Errors

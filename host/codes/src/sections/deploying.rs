@@ -37,8 +37,26 @@ section! {
         AUTHORITY_IN_USE = "authority-in-use" {
             retry: No,
             exit: 2,
-            happened: "An authority that the cluster should no longer trust has issued certificates that are still needed: those of the nodes that the message names, or the caller's own one.",
+            happened: "An authority that the cluster should no longer trust has issued certificates that are still needed: those of the nodes that the message names, or the caller's own.",
             help: "Run `ostraca ca rotate` again while these nodes run. `ostraca forget` nodes that are gone for good. For your own certificate, use `ostraca ca issue client NAME`. With `--force`, those who still need it are shut out.",
+        }
+        INVALID_VARIABLE = "invalid-variable" {
+            retry: No,
+            exit: 2,
+            happened: "The name of a type, a secret or a setting is invalid; a secret is empty, not UTF-8, or cannot be sealed; or the value to remove is not set.",
+            help: "A name has 1 to 64 letters, digits, dots, dashes and underscores, and starts with a letter or digit. Encode a secret that is not UTF-8, for example in base64. To remove a secret, use `ostraca secret remove`.",
+        }
+        VARIABLES_TOO_LARGE = "variables-too-large" {
+            retry: No,
+            exit: 2,
+            happened: "The secrets and settings of a type would together exceed 64 KiB, the size of a row of the cluster; or 100 types that are not deployed have secrets or settings already.",
+            help: "Remove some, or keep large values elsewhere and only their keys here. `ostraca undeploy TYPE` removes all values of a type that is not deployed.",
+        }
+        NO_SECRET_KEY = "no-secret-key" {
+            retry: No,
+            exit: 2,
+            happened: "The node has no key for secrets: the file that `identity.secret-keys` names does not exist.",
+            help: "Copy `ca/secret.key` from another node to this one, and restart this one. If no node has the file, create it with `ostraca secret key` and copy it to all nodes.",
         }
         TOO_MANY_REVOCATIONS = "too-many-revocations" {
             retry: No,

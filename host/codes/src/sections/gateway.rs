@@ -19,6 +19,51 @@ section! {
             happened: "The body is larger than the node's `network.max-message`, or than `limits.message` in the type's manifest. Clients check the node's limits before they send.",
             help: "Send a smaller message, or raise the limit that the text names.",
         }
+        NOT_JSON = "not-json" {
+            retry: No,
+            happened: "The body of an HTTP request is not JSON, or does not say that it is (`content-type: application/json`).",
+            help: "Send the method's arguments as JSON, or no body if it has none.",
+        }
+        UNKNOWN_PATH = "unknown-path" {
+            retry: No,
+            happened: "The HTTP gateway has nothing at the path, or cannot decode it.",
+            help: "Calls are at `/v1/default/TYPE/ID/call/METHOD`. In an id, write `/` as `%2F`.",
+        }
+        WRONG_METHOD = "wrong-method" {
+            retry: No,
+            happened: "An HTTP request to the path has another method than it may have.",
+            help: "Send calls with `POST`, queries also with `GET`.",
+        }
+        WRONG_HOST = "wrong-host" {
+            retry: No,
+            happened: "An HTTP request is addressed to a host that is not the gateway's, or to several.",
+            help: "Use the gateway's address, or name the host in `http.hosts` of the node's configuration.",
+        }
+        INVALID_HEADER = "invalid-header" {
+            retry: No,
+            happened: "A header of an HTTP request has an invalid value. The text names it.",
+            help: "Fix the client.",
+        }
+        INVALID_QUERY_STRING = "invalid-query-string" {
+            retry: No,
+            happened: "An HTTP request has a parameter that the path does not have, or one that cannot be decoded.",
+            help: "The only parameter of a query is `args`, with the arguments as percent-encoded JSON.",
+        }
+        TRUNCATED_BODY = "truncated-body" {
+            retry: No,
+            happened: "The body of an HTTP request ended early, or has an invalid form.",
+            help: "Fix the client.",
+        }
+        BODY_TIMEOUT = "body-timeout" {
+            retry: Yes,
+            happened: "The body of an HTTP request did not arrive within `http.body-timeout`, or waited that long for `http.max-body-bytes`.",
+            help: "Send the body without pauses; with many large ones at the same time, raise `http.max-body-bytes`.",
+        }
+        TOO_MANY_REQUESTS = "too-many-requests" {
+            retry: Yes,
+            happened: "The principal has `http.principal-requests` HTTP requests in progress on this node.",
+            help: "Send the next request when another one has ended.",
+        }
         UNKNOWN_NAMESPACE = "unknown-namespace" {
             retry: No,
             happened: "This release has only the namespace `default`.",

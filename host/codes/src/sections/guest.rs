@@ -136,6 +136,16 @@ section! {
             happened: "The guest called an HTTP server that its manifest does not grant. The text names the host and the port.",
             help: "Name the host under `[grants] http`, with its port unless it is the scheme's default port, and deploy again.",
         }
+        SECRET_NOT_GRANTED = "secret-not-granted" {
+            retry: No,
+            happened: "The guest read a secret that its manifest does not grant. The text names it.",
+            help: "Name it under `[grants] secrets`, and deploy again.",
+        }
+        SETTING_NOT_GRANTED = "setting-not-granted" {
+            retry: No,
+            happened: "The guest read a setting that its manifest does not grant. The text names it.",
+            help: "Name it under `[grants] settings`, and deploy again.",
+        }
         HTTP_IN_QUERY = "http-in-query" {
             retry: No,
             happened: "A query made an HTTP call.",
@@ -226,6 +236,11 @@ section! {
             retry: Yes,
             happened: "The entity's state could not be read from the store.",
             help: "See `store-unavailable`.",
+        }
+        VARIABLE_UNAVAILABLE = "variable-unavailable" {
+            retry: Yes,
+            happened: "The guest read a secret that this node cannot open: the node has no key for secrets, or lacks the one that sealed it, or the sealed text is damaged. Or the node cannot read the row with the type's secrets and settings.",
+            help: "Give all nodes the same file `ca/secret.key` and restart them, or set the secret again. If a later release wrote the row or the secret, update this node.",
         }
         HOST_PANICKED = "host-panicked" {
             outcome: NotRunOrUnknown,

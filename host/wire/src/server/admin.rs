@@ -40,6 +40,10 @@ const SETTINGS: usize = 16;
 const SETTING: usize = 64;
 /// Maximum length of a node's name in bytes.
 const NODE: usize = 64;
+/// Maximum length of the name of a secret or a setting in bytes.
+const VARIABLE: usize = 64;
+/// Maximum size of the text of a secret or a setting in bytes.
+const VARIABLE_BYTES: usize = 64 << 10;
 /// Maximum length of the name of what is revoked, and of the reason, in bytes.
 const SUBJECT: usize = 512;
 /// Maximum size of certificates in PEM, in bytes.
@@ -100,6 +104,8 @@ pub enum AdminOperation {
     Authorities(proto::AuthoritiesRequest),
     /// Show or change what is revoked.
     Revocations(proto::RevocationsRequest),
+    /// Show or change a type's secrets and settings.
+    Variables(proto::VariablesRequest),
     /// Show which shards a rebalance would move.
     RebalancePlan,
     /// Rebalance now.
@@ -153,6 +159,8 @@ pub enum AdminOutput {
     Authorities(proto::Authorities),
     /// All that is revoked; sent in pages.
     Revocations(Vec<proto::Revocation>),
+    /// A type's secrets, without their values, and settings; sent in pages.
+    Variables(proto::Variables),
     /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
@@ -231,6 +239,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Policy(request)) => Ok(AdminOperation::Policy(request)),
         Some(Request::Revocations(request)) => revocations(request),
+        Some(Request::Variables(request)) => variables(request),
         Some(Request::Audit(request)) => Ok(AdminOperation::Audit(request)),
         Some(Request::Authorities(request)) => authorities(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
@@ -399,6 +408,34 @@ fn revocations(request: proto::RevocationsRequest) -> Result<AdminOperation, Pro
     Ok(AdminOperation::Revocations(request))
 }
 
+fn variables(request: proto::VariablesRequest) -> Result<AdminOperation, Problem> {
+    let (bytes, changes) =
+        (request.r#type.len(), request.set.is_some() || request.remove.is_some());
+    if bytes > TYPE || (bytes == 0 && changes) {
+        return Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}")));
+    }
+    if let Some(bytes) = request.set.as_ref().map(|set| set.value.len())
+        && bytes > VARIABLE_BYTES
+    {
+        let text = format!("value is {bytes} bytes, limit is {VARIABLE_BYTES} for all of a type");
+        return Err(problem(codes::VARIABLES_TOO_LARGE, text));
+    }
+    if request.set.is_some() && request.remove.is_some() {
+        return Err(invalid_request("one request cannot set and remove".into()));
+    }
+    let set = request.set.iter().map(|set| (set.kind(), set.name.len()));
+    let removed = request.remove.iter().map(|remove| (remove.kind(), remove.name.len()));
+    for (kind, bytes) in set.chain(removed) {
+        if kind == proto::VariableKind::Unspecified {
+            return Err(invalid_request("neither a secret nor a setting".into()));
+        }
+        if !(1..=VARIABLE).contains(&bytes) {
+            return Err(invalid_request(format!("name is {bytes} bytes, must be 1 to {VARIABLE}")));
+        }
+    }
+    Ok(AdminOperation::Variables(request))
+}
+
 fn authorities(request: proto::AuthoritiesRequest) -> Result<AdminOperation, Problem> {
     let issued = request.issue.as_ref().map(|issue| &issue.certificate);
     for pem in request.trusted.iter().chain(issued) {
@@ -541,6 +578,11 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
             Response::Revocations(proto::Revocations { revocations })
         }),
+        Ok(AdminOutput::Variables(proto::Variables { variables, deployed })) => {
+            pages(&variables, most, |variables| {
+                Response::Variables(proto::Variables { variables, deployed })
+            })
+        }
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })
         }),

@@ -8,6 +8,7 @@
 mod admin;
 mod connection;
 mod connection_guard;
+mod local;
 mod log_throttle;
 mod peers;
 mod session;
@@ -32,7 +33,8 @@ pub use subscription::SubscriptionEvent;
 pub use admin::{AdminOperation, AdminOutput, AdminUpdate, Upload, UploadPermit, update_channel};
 
 pub use crate::budget::{Account, BudgetExceeded, Charge};
-pub use crate::message_stream::{IncomingMessage, Ticket};
+pub use crate::message_stream::{IncomingMessage, LocalReceiver, LocalReply, Ticket};
+pub use local::LocalSession;
 
 use log_throttle::LogThrottle;
 

@@ -96,7 +96,7 @@ fn ended_by(problem: Problem) -> mpsc::Receiver<SubscriptionEvent> {
     receiver
 }
 
-fn check(request: &Subscribe) -> Result<(), Problem> {
+pub(super) fn check(request: &Subscribe) -> Result<(), Problem> {
     let invalid = |text: String| Err(problem(codes::INVALID_REQUEST, text));
     let (of_type, of_id) = (request.r#type.len(), request.id.len());
     if !(1..=TYPE).contains(&of_type) {

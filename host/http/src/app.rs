@@ -1,0 +1,33 @@
+//! What all handlers share.
+
+use std::sync::Arc;
+
+use ostraca_wire::server::{Server, Service};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Authenticator;
+use crate::guard::Hosts;
+use crate::health::{Readiness, TypeWait};
+use crate::sessions::Sessions;
+use crate::settings::HttpSettings;
+
+/// The namespace of all types.
+pub(crate) const NAMESPACE: &str = "default";
+
+/// What the handlers share.
+pub(crate) struct App<S: Service> {
+    pub(crate) server: Arc<Server<S>>,
+    pub(crate) auth: Authenticator<S>,
+    /// Cancelled when the gateway stops: then responses that go on end.
+    pub(crate) stop: CancellationToken,
+    pub(crate) sessions: Sessions<S>,
+    pub(crate) hosts: Hosts,
+    pub(crate) readiness: Readiness,
+    pub(crate) type_wait: TypeWait,
+    pub(crate) settings: HttpSettings,
+    /// Maximum size of a body in bytes.
+    pub(crate) max_message: u32,
+    /// The bytes of bodies that may be received at once.
+    pub(crate) bodies: Arc<Semaphore>,
+}

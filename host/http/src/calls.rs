@@ -1,0 +1,254 @@
+//! `/v1/{namespace}/{type}/{id}/call/{method}`: a call of an entity.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http_body::Body as _;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use ostraca_client::{Entity, Reply};
+use ostraca_codes::codes;
+use ostraca_wire::proto::MessageKind;
+use ostraca_wire::server::Service;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::app::{App, NAMESPACE};
+use crate::problem::{MESSAGE_ID, OUTCOME, Problem, VERSION};
+use crate::sent::SentBytes;
+use crate::session::{Held, NewCall, Outcome};
+
+const JSON: &str = "application/json";
+/// How long a caller waits for the outcome, in milliseconds.
+const TIMEOUT: HeaderName = HeaderName::from_static("ostraca-timeout");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// Maximum length of a trace header that is passed on, in bytes.
+const TRACE: usize = 512;
+
+#[derive(Deserialize)]
+pub(crate) struct CallPath {
+    namespace: String,
+    entity_type: String,
+    id: String,
+    method: String,
+}
+
+pub(crate) async fn call_entity<S: Service>(
+    State(app): State<Arc<App<S>>>,
+    path: Result<Path<CallPath>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let principal = app.auth.holder(request.headers())?.principal;
+    let Path(path) = path.map_err(|error| {
+        Problem::refused(StatusCode::BAD_REQUEST, codes::UNKNOWN_PATH, error.body_text())
+            .help("percent-encode the id as UTF-8")
+    })?;
+    if path.namespace != NAMESPACE {
+        return Err(Problem::unknown_namespace(&path.namespace));
+    }
+    let place = app.sessions.enter(&principal)?;
+    let timeout = app.timeout(request.headers())?;
+    let headers = request.headers().clone();
+    let [traceparent, tracestate] =
+        [&TRACEPARENT, &TRACESTATE].map(|name| passed_on(request.headers(), name));
+    let (kind, body) = match *request.method() {
+        Method::POST => (MessageKind::Unspecified, app.body(request, &place.bodies).await?),
+        // Whatever else is routed here, such as HEAD, must not change anything.
+        _ => (MessageKind::Query, arguments(request.uri())?),
+    };
+    check_json(&body)?;
+    (app.type_wait)(path.entity_type.clone()).await;
+    // The body may have taken a while, and the token may have been revoked.
+    app.auth.holder(&headers)?;
+    let call = NewCall {
+        entity: Entity::new(path.entity_type, path.id),
+        method: path.method,
+        kind,
+        body,
+        content_type: JSON.into(),
+        traceparent,
+        tracestate,
+        timeout,
+        permit: place.permit,
+    };
+    let outcome = place.session.call(call).map_err(|refused| Problem::of(*refused))?;
+    let Outcome { result, held } = outcome.await;
+    Ok(answer(result?, held))
+}
+
+impl<S: Service> App<S> {
+    fn timeout(&self, headers: &HeaderMap) -> Result<Duration, Problem> {
+        let Some(value) = headers.get(TIMEOUT) else { return Ok(self.settings.default_timeout) };
+        let most = self.settings.max_timeout;
+        let asked = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+        match asked.map(Duration::from_millis) {
+            Some(asked) if !asked.is_zero() && asked <= most => Ok(asked),
+            _ => {
+                let text = format!(
+                    "`ostraca-timeout` must be 1 to {} milliseconds (`http.max-timeout`)",
+                    most.as_millis()
+                );
+                Err(Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_HEADER, text))
+            }
+        }
+    }
+
+    /// Receives the body of a request.
+    async fn body(&self, request: Request, own: &Semaphore) -> Result<Bytes, Problem> {
+        if request.body().is_end_stream() {
+            return Ok(Bytes::new());
+        }
+        let headers = request.headers();
+        let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse().ok());
+        let is_json = headers.get(CONTENT_TYPE).map(is_json);
+        let most = self.max_message;
+        // A body of unknown length may have any size.
+        let bytes = match length {
+            Some(0) => return Ok(Bytes::new()),
+            Some(length) if length > u64::from(most) => return Err(too_large(most)),
+            Some(length) => u32::try_from(length).unwrap_or(most),
+            None => most,
+        };
+        if length.is_some() && is_json != Some(true) {
+            return Err(not_json("the content type must be application/json".into()));
+        }
+        let late = |_| {
+            let text = format!(
+                "the body did not arrive within {:?} (`http.body-timeout`)",
+                self.settings.body_timeout
+            );
+            Problem::refused(StatusCode::REQUEST_TIMEOUT, codes::BODY_TIMEOUT, text)
+        };
+        let share = bytes.min(self.settings.max_body_bytes);
+        // The semaphores are never closed.
+        let shares =
+            async { (own.acquire_many(share).await, self.bodies.acquire_many(share).await) };
+        let _shares = timeout(self.settings.body_timeout, shares).await.map_err(|_| {
+            let text = "too many bodies are being received (`http.max-body-bytes`)";
+            Problem::refused(StatusCode::SERVICE_UNAVAILABLE, codes::OVERLOADED, text)
+        })?;
+        let receive = Limited::new(request.into_body(), most as usize).collect();
+        let received = timeout(self.settings.body_timeout, receive).await.map_err(late)?;
+        let body = received.map_err(|error| match error.is::<LengthLimitError>() {
+            true => too_large(most),
+            false => Problem::refused(
+                StatusCode::BAD_REQUEST,
+                codes::TRUNCATED_BODY,
+                format!("the body cannot be received: {error}"),
+            ),
+        })?;
+        let body = body.to_bytes();
+        if !body.is_empty() && is_json != Some(true) {
+            return Err(not_json("the content type must be application/json".into()));
+        }
+        Ok(body)
+    }
+}
+
+fn too_large(most: u32) -> Problem {
+    let text = format!("the body exceeds the limit of {most} bytes (`network.max-message`)");
+    Problem::refused(StatusCode::PAYLOAD_TOO_LARGE, codes::MESSAGE_TOO_LARGE, text)
+}
+
+fn not_json(text: String) -> Problem {
+    Problem::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, codes::NOT_JSON, text)
+        .help("send the method's arguments as JSON, or no body if it has none")
+}
+
+fn is_json(content_type: &HeaderValue) -> bool {
+    let media_type = content_type.to_str().unwrap_or_default();
+    media_type.split(';').next().is_some_and(|it| it.trim().eq_ignore_ascii_case(JSON))
+}
+
+/// Refuses a body that is not JSON. An empty one stands for a method without arguments.
+fn check_json(body: &Bytes) -> Result<(), Problem> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    serde_json::from_slice::<IgnoredAny>(body).map(drop).map_err(|error| {
+        let text = format!("the arguments are not JSON: {error}");
+        Problem::refused(StatusCode::BAD_REQUEST, codes::NOT_JSON, text)
+            .help("send the method's arguments as JSON, or no body if it has none")
+    })
+}
+
+/// The arguments of a query: the parameter `args`, in JSON.
+fn arguments(uri: &Uri) -> Result<Bytes, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Parameters {
+        #[serde(default)]
+        args: String,
+    }
+    let parsed = axum::extract::Query::<Parameters>::try_from_uri(uri);
+    let axum::extract::Query(Parameters { args }) = parsed.map_err(|error| {
+        Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_QUERY_STRING, error.body_text())
+            .help("the only parameter is `args`, with the arguments as JSON")
+    })?;
+    Ok(args.into())
+}
+
+/// A header that is passed on as it is; empty if it is missing or has no valid form.
+fn passed_on(headers: &HeaderMap, name: &HeaderName) -> String {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.filter(|value| value.len() <= TRACE).unwrap_or_default().to_owned()
+}
+
+/// The response to a call that has a result.
+fn answer(reply: Reply, held: Held) -> Response {
+    let is_empty = reply.body.is_empty();
+    let content_type = shown_type(&reply.content_type, &reply.body);
+    let mut response = match is_empty {
+        true => StatusCode::NO_CONTENT.into_response(),
+        false => Response::new(Body::new(SentBytes::new(reply.body, held))),
+    };
+    let headers = response.headers_mut();
+    if !is_empty {
+        headers.insert(CONTENT_TYPE, content_type);
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(OUTCOME, HeaderValue::from_static("result"));
+    headers.insert(VERSION, HeaderValue::from(reply.version));
+    if let Ok(id) = HeaderValue::from_str(&reply.id.to_string()) {
+        headers.insert(MESSAGE_ID, id);
+    }
+    response
+}
+
+/// The content type of a result: JSON if it is that, or else bytes that no browser shows. The entity may be hostile.
+fn shown_type(content_type: &str, body: &[u8]) -> HeaderValue {
+    let named = HeaderValue::from_str(content_type).is_ok_and(|it| it.is_empty() || is_json(&it));
+    let is_json = named && serde_json::from_slice::<IgnoredAny>(body).is_ok();
+    HeaderValue::from_static(if is_json { JSON } else { "application/octet-stream" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_json_or_nothing_that_a_browser_shows() {
+        for (content_type, body, shown) in [
+            ("", "{\"a\":1}", JSON),
+            ("application/json", "1", JSON),
+            ("Application/JSON; charset=utf-8", "null", JSON),
+            ("application/json", "<p>", "application/octet-stream"),
+            ("text/html", "1", "application/octet-stream"),
+            ("application/json+html", "1", "application/octet-stream"),
+            ("a\nb", "1", "application/octet-stream"),
+            ("", "<p>", "application/octet-stream"),
+        ] {
+            assert_eq!(shown_type(content_type, body.as_bytes()), shown, "{content_type:?} {body}");
+        }
+    }
+}

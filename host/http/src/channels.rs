@@ -1,0 +1,241 @@
+//! `/v1/{namespace}/{type}/{id}/channel/{name}`: the items of a channel as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::channel::mpsc;
+use futures::{SinkExt, StreamExt};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use ostraca_codes::codes;
+use ostraca_wire::proto::{self, ChannelItem, Subscribe, subscribe};
+use ostraca_wire::server::{Charge, ClientInfo, Service, SubscriptionEvent};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::time::{sleep, timeout};
+
+use crate::app::{App, NAMESPACE};
+use crate::problem::Problem;
+use crate::sessions::Place;
+
+/// Where an earlier response ended, as browsers send it when they connect again.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// How often a silent stream shows that it is alive, so that proxies keep it open.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Deserialize)]
+pub(crate) struct ChannelPath {
+    namespace: String,
+    entity_type: String,
+    id: String,
+    channel: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parameters {
+    #[serde(default)]
+    from: String,
+}
+
+pub(crate) async fn follow<S: Service>(
+    State(app): State<Arc<App<S>>>,
+    path: Result<Path<ChannelPath>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let holder = app.auth.holder(request.headers())?;
+    let Path(path) = path.map_err(|error| {
+        Problem::refused(StatusCode::BAD_REQUEST, codes::UNKNOWN_PATH, error.body_text())
+            .help("percent-encode the id as UTF-8")
+    })?;
+    if path.namespace != NAMESPACE {
+        return Err(Problem::unknown_namespace(&path.namespace));
+    }
+    let place = app.sessions.enter(&holder.principal)?;
+    let from = beginning(request.uri(), request.headers())?;
+    let client = app.server.local_client(&holder.principal, vec![holder.principal.to_string()]);
+    let ChannelPath { entity_type, id, channel, .. } = path;
+    let subscribe =
+        Subscribe { namespace: String::new(), r#type: entity_type.clone(), id, channel, from };
+    let refused = |problem: proto::Problem| Problem::of(problem);
+    let events = app.server.subscribe_locally(&client, subscribe).await.map_err(refused)?;
+    // One event at a time: a slow reader holds up its own channel only.
+    let (sender, receiver) = mpsc::channel(0);
+    let following = Following {
+        app,
+        client,
+        entity_type,
+        headers: request.headers().clone(),
+        sender,
+        _place: place,
+    };
+    tokio::spawn(following.run(events));
+    let mut response = Response::new(Body::new(StreamBody::new(
+        // Until the next part is asked for, the last one counts.
+        receiver.scan(None, |last, (bytes, charge): (Bytes, Option<Arc<Charge>>)| {
+            *last = charge;
+            std::future::ready(Some(Ok::<_, Infallible>(Frame::data(bytes))))
+        }),
+    )));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(response)
+}
+
+/// Where a response begins: behind the last event of an earlier one, or where the parameter `from` says.
+fn beginning(uri: &Uri, headers: &HeaderMap) -> Result<Option<subscribe::From>, Problem> {
+    if let Some(last) = headers.get(LAST_EVENT_ID) {
+        let text = "`last-event-id` is not text".to_owned();
+        let invalid = |_| Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_HEADER, text);
+        let cursor = last.to_str().map_err(invalid)?.to_owned();
+        return Ok(Some(subscribe::From::AfterCursor(cursor)));
+    }
+    let wrong = |text: String| {
+        Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_QUERY_STRING, text)
+            .help("the only parameter is `from`: `now`, `oldest`, or `version:` and the version of a call's result")
+    };
+    let Query(Parameters { from }) =
+        Query::try_from_uri(uri).map_err(|error| wrong(error.body_text()))?;
+    match from.as_str() {
+        "" | "now" => Ok(None),
+        "oldest" => Ok(Some(subscribe::From::Oldest(true))),
+        other => match other.strip_prefix("version:").map(str::parse) {
+            Some(Ok(version)) => Ok(Some(subscribe::From::AfterVersion(version))),
+            _ => Err(wrong(format!("{other:?} is no beginning"))),
+        },
+    }
+}
+
+/// A response that goes on.
+struct Following<S: Service> {
+    app: Arc<App<S>>,
+    client: Arc<ClientInfo>,
+    entity_type: String,
+    /// Of the request: its token is checked again whenever the policy or the revocations change.
+    headers: HeaderMap,
+    sender: mpsc::Sender<(Bytes, Option<Arc<Charge>>)>,
+    _place: Place<S>,
+}
+
+impl<S: Service> Following<S> {
+    async fn run(mut self, mut events: tokio::sync::mpsc::Receiver<SubscriptionEvent>) {
+        let mut changes = self.app.server.service().access_changes();
+        loop {
+            let valid_for = match self.app.auth.holder(&self.headers) {
+                Ok(holder) => holder.remaining(),
+                Err(problem) => return self.end(problem).await,
+            };
+            let changed = async {
+                match &mut changes {
+                    // The sender lives as long as the node.
+                    Some(changes) => drop(changes.changed().await),
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                // The caller connects to another node, or to this one later.
+                () = self.app.stop.cancelled() => return,
+                () = changed => continue,
+                () = sleep(valid_for) => continue,
+                () = sleep(KEEP_ALIVE) => None,
+                event = events.recv() => match event {
+                    Some(event) => Some(event),
+                    // The node is stopping.
+                    None => return,
+                },
+            };
+            let mut charge = None;
+            let text = match event {
+                None => ":\n\n".to_owned(),
+                Some(SubscriptionEvent::Position(position)) => {
+                    // Without data, it only sets the id with which the caller comes back.
+                    format!("id: {}\n\n", position.cursor)
+                }
+                Some(SubscriptionEvent::Lost(lost)) => {
+                    let count = lost.count.map_or("null".into(), |count| count.to_string());
+                    format!("event: lost\ndata: {{\"count\":{count}}}\n\n")
+                }
+                Some(SubscriptionEvent::Problem(problem)) => {
+                    return self.end(Problem::of(problem)).await;
+                }
+                Some(SubscriptionEvent::Items(items, charged)) => {
+                    charge = Some(charged);
+                    let service = self.app.server.service();
+                    let permitted = service.check_subscription(&self.client, &self.entity_type);
+                    if let Err(problem) = permitted {
+                        return self.end(Problem::of(problem)).await;
+                    }
+                    items.items.iter().map(shown).collect()
+                }
+            };
+            if !self.send(text, charge).await {
+                return;
+            }
+        }
+    }
+
+    /// Says why nothing follows.
+    async fn end(&mut self, problem: Problem) {
+        self.send(format!("event: problem\ndata: {}\n\n", problem.json()), None).await;
+    }
+
+    /// Returns whether the caller still reads.
+    async fn send(&mut self, text: String, charge: Option<Arc<Charge>>) -> bool {
+        let limit = self.app.server.limits().reply_timeout;
+        tokio::select! {
+            () = self.app.stop.cancelled() => false,
+            sent = timeout(limit, self.sender.send((text.into(), charge))) => matches!(sent, Ok(Ok(()))),
+        }
+    }
+}
+
+/// An item as an event: its data is JSON with the item, or with its bytes in base64 if they are not JSON in one line.
+fn shown(item: &ChannelItem) -> String {
+    let text = std::str::from_utf8(&item.data).ok().filter(|text| {
+        !text.contains(['\n', '\r']) && serde_json::from_str::<IgnoredAny>(text).is_ok()
+    });
+    let data = match text {
+        Some(json) => format!("\"item\":{json}"),
+        None => format!("\"base64\":\"{}\"", BASE64_STANDARD.encode(&item.data)),
+    };
+    let ChannelItem { cursor, version, utc_ms, .. } = item;
+    format!("id: {cursor}\ndata: {{\"version\":{version},\"utc-ms\":{utc_ms},{data}}}\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_cannot_begin_another_event() {
+        let shown = |data: &'static [u8]| {
+            let item = ChannelItem { cursor: "c".into(), version: 1, utc_ms: 2, data: data.into() };
+            shown(&item)
+        };
+        assert_eq!(
+            shown(b"{\"a\":1}"),
+            "id: c\ndata: {\"version\":1,\"utc-ms\":2,\"item\":{\"a\":1}}\n\n"
+        );
+        for data in [&b"{\"a\":\n\ndata: 1}"[..], b"1\r\n\r\nevent: x", b"\xff", b""] {
+            let text = shown(data);
+            assert_eq!(
+                (text.matches('\n').count(), text.matches('\r').count()),
+                (3, 0),
+                "{text:?}"
+            );
+            assert!(text.contains("\"base64\":\""), "{text}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The HTTP gateway of a node: calls of entities and their channels over HTTP/1.1 and
+//! HTTP/2, with JSON.
+//!
+//! A request is authenticated by its token, and its message takes the same way as one that comes over QUIC: through
+//! [`Service::handle_messages`](ostraca_wire::server::Service::handle_messages), with the same checks, budgets, retries
+//! and outcomes. Callers of HTTP have no sessions, so the gateway keeps one for each principal: however many callers
+//! there are, an entity knows them as one sender for each node (`session`).
+//!
+//! Confusing at first: an HTTP status says less than an outcome does. Whether the message ran is in `outcome` of the
+//! problem document, or in the header `ostraca-outcome`.
+
+mod app;
+mod auth;
+mod calls;
+mod channels;
+mod guard;
+mod health;
+mod problem;
+mod router;
+mod sent;
+mod serve;
+mod session;
+mod sessions;
+mod settings;
+
+pub use health::{Readiness, TypeWait};
+pub use serve::{BindError, HttpGateway, Probes};
+pub use settings::{HttpSettings, TlsFiles};

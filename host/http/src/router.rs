@@ -1,0 +1,67 @@
+//! Which handler a request goes to.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::ALLOW;
+use http::{HeaderValue, Method, StatusCode, Uri};
+use ostraca_codes::codes;
+use ostraca_wire::server::Service;
+
+use crate::app::App;
+use crate::problem::Problem;
+use crate::{calls, channels, health};
+
+pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
+    let call = "/v1/{namespace}/{entity_type}/{id}/call/{method}";
+    let channel = "/v1/{namespace}/{entity_type}/{id}/channel/{channel}";
+    let (readiness, state) = (Arc::clone(&app.readiness), Arc::clone(app));
+    Router::new()
+        .route(
+            call,
+            get(calls::call_entity::<S>).post(calls::call_entity::<S>).fallback(other_method),
+        )
+        .route(channel, get(channels::follow::<S>).fallback(not_a_get))
+        .fallback(unknown_path)
+        .layer(middleware::from_fn_with_state(Arc::clone(app), check_host::<S>))
+        .with_state(state)
+        // Whoever asks these knows the node by any address, and learns nothing from them.
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(move || async move { health::readyz(&readiness) }))
+}
+
+async fn check_host<S: Service>(
+    State(app): State<Arc<App<S>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match app.hosts.check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    let text = format!("there is nothing at {:?}", uri.path());
+    Problem::refused(StatusCode::NOT_FOUND, codes::UNKNOWN_PATH, text)
+        .help("calls are at /v1/default/TYPE/ID/call/METHOD, channels at /v1/default/TYPE/ID/channel/NAME, with `/` in an id written as %2F")
+}
+
+async fn other_method(method: Method) -> Response {
+    wrong_method("GET, POST", format!("a call is a POST, or a GET for a query, but not a {method}"))
+}
+
+async fn not_a_get(method: Method) -> Response {
+    wrong_method("GET", format!("a channel is followed with GET, not with {method}"))
+}
+
+fn wrong_method(allow: &'static str, text: String) -> Response {
+    let refused = Problem::refused(StatusCode::METHOD_NOT_ALLOWED, codes::WRONG_METHOD, text);
+    let mut response = refused.into_response();
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
+}

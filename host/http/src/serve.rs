@@ -1,0 +1,345 @@
+//! Accepts connections, with TLS where it is configured, and serves requests on them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use ostraca_wire::server::{Server, Service};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::app::App;
+use crate::auth::Authenticator;
+use crate::guard::Hosts;
+use crate::health::{Readiness, TypeWait};
+use crate::router::router;
+use crate::sent::Guarded;
+use crate::sessions::Sessions;
+use crate::settings::{HttpSettings, TlsFiles};
+
+/// The pause after a failure to accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum number of concurrent requests on one connection of HTTP/2.
+const STREAMS: u32 = 250;
+/// How often HTTP/2 checks whether a silent client is still there, and how long it waits.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// Why the gateway cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address cannot be used.
+    #[error("cannot listen on {address} (`http.listen`): {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The underlying I/O error.
+        source: std::io::Error,
+    },
+    /// Without TLS, tokens would be sent in clear.
+    #[error(
+        "`http.listen` is {0}, which others can reach, but there is no `http.certificate` and `http.key`: set both, or listen on a loopback address behind a proxy with TLS"
+    )]
+    NoTls(SocketAddr),
+    /// A certificate or key cannot be used.
+    #[error("cannot use {path} ({setting}): {why}")]
+    Tls {
+        /// `http.certificate` or `http.key`.
+        setting: &'static str,
+        /// Path of the file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// What the gateway asks the node.
+#[derive(Clone)]
+pub struct Probes {
+    /// Whether the node is ready.
+    pub readiness: Readiness,
+    /// Waits for a type.
+    pub type_wait: TypeWait,
+}
+
+/// A gateway that is bound to its address. Connections wait until [`HttpGateway::run`].
+pub struct HttpGateway {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    settings: HttpSettings,
+}
+
+impl std::fmt::Debug for HttpGateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpGateway").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl HttpGateway {
+    /// Binds the address.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub async fn bind(settings: HttpSettings) -> Result<Self, BindError> {
+        let address = settings.listen;
+        let tls = match &settings.tls {
+            Some(files) => Some(acceptor(files)?),
+            None if address.ip().is_loopback() => None,
+            None => return Err(BindError::NoTls(address)),
+        };
+        let failed = |source| BindError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, tls, settings })
+    }
+
+    /// The address that is listened on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address for people, as a URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Serves until `stop`. Then nothing more is accepted; requests in progress may end within `grace`, after half of
+    /// which calls end with what is known about them.
+    pub async fn run<S: Service>(
+        self,
+        server: Arc<Server<S>>,
+        probes: Probes,
+        stop: CancellationToken,
+        grace: Duration,
+    ) {
+        let Self { listener, address, tls, settings } = self;
+        let places = Arc::new(Semaphore::new(settings.max_connections));
+        let ending = CancellationToken::new();
+        let sessions = Sessions::new(
+            Arc::clone(&server),
+            settings.principal_requests,
+            settings.max_body_bytes,
+            ending.clone(),
+        );
+        let app = Arc::new(App {
+            server: Arc::clone(&server),
+            auth: Authenticator::new(Arc::clone(&server)),
+            stop: stop.clone(),
+            sessions,
+            hosts: Hosts::new(address, &settings.hosts),
+            readiness: probes.readiness,
+            type_wait: probes.type_wait,
+            max_message: server.limits().max_message,
+            bodies: Arc::new(Semaphore::new(settings.max_body_bytes as usize)),
+            settings,
+        });
+        let connections = Connections::new(&app.settings, router(&app), tls, stop.clone());
+        let connections = Arc::new(connections);
+        drop(app);
+        let mut tasks = JoinSet::new();
+        loop {
+            let place = tokio::select! {
+                () = stop.cancelled() => break,
+                // The semaphore is never closed.
+                Ok(place) = Arc::clone(&places).acquire_owned() => place,
+            };
+            let stream = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept an HTTP connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            while tasks.try_join_next().is_some() {}
+            let connections = Arc::clone(&connections);
+            tasks.spawn(async move { connections.serve(stream, place).await });
+        }
+        drop(listener);
+        let mut all = async || while tasks.join_next().await.is_some() {};
+        if timeout(grace / 2, all()).await.is_err() {
+            ending.cancel();
+            if timeout(grace / 2, all()).await.is_err() {
+                tracing::warn!("HTTP requests were still in progress");
+            }
+        }
+        ending.cancel();
+        // Dropped: ends what is left.
+    }
+}
+
+/// How connections are served.
+struct Connections {
+    builder: auto::Builder<TokioExecutor>,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+    /// How long a connection may have no request in progress.
+    idle: Duration,
+}
+
+impl Connections {
+    fn new(
+        settings: &HttpSettings,
+        router: Router,
+        tls: Option<TlsAcceptor>,
+        stop: CancellationToken,
+    ) -> Self {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(settings.header_timeout)
+            .max_buf_size(settings.max_header_bytes.max(8 << 10));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(u32::try_from(settings.max_header_bytes).unwrap_or(u32::MAX))
+            .keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE);
+        Self { builder, router, tls, stop, idle: settings.header_timeout }
+    }
+
+    async fn serve(&self, stream: TcpStream, _place: OwnedSemaphorePermit) {
+        // Small answers should not wait for others.
+        let _ = stream.set_nodelay(true);
+        match &self.tls {
+            None => self.serve_on(stream).await,
+            Some(tls) => match timeout(self.idle, tls.accept(stream)).await {
+                Ok(Ok(stream)) => self.serve_on(stream).await,
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            },
+        }
+    }
+
+    async fn serve_on(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let activity = Arc::new(Activity::default());
+        let service = service_fn(|request: Request<Incoming>| {
+            let (router, guard) = (self.router.clone(), activity.enter());
+            async move {
+                let Ok(response) = router.oneshot(request).await;
+                Ok::<_, Infallible>(response.map(|body| Guarded { body, _guard: guard }))
+            }
+        });
+        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "an HTTP connection ended");
+                    }
+                    return;
+                }
+                () = self.stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                // The library's own limit counts only once the version is known, and only for HTTP/1.1.
+                () = activity.idle_for(self.idle) => {
+                    if stopping {
+                        return;
+                    }
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// How many requests a connection has in progress, and since when it has none.
+#[derive(Debug)]
+struct Activity(Mutex<(usize, Instant)>);
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self(Mutex::new((0, Instant::now())))
+    }
+}
+
+impl Activity {
+    fn enter(self: &Arc<Self>) -> InProgress {
+        self.lock().0 += 1;
+        InProgress(Arc::clone(self))
+    }
+
+    /// Waits until there has been no request for this long.
+    async fn idle_for(&self, limit: Duration) {
+        loop {
+            let since = match *self.lock() {
+                (0, since) => since,
+                _ => Instant::now(),
+            };
+            if since.elapsed() >= limit {
+                return;
+            }
+            sleep_until(since + limit).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Instant)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request in progress, until its response has been sent.
+struct InProgress(Arc<Activity>);
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        let mut activity = self.0.lock();
+        activity.0 -= 1;
+        activity.1 = Instant::now();
+    }
+}
+
+fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, BindError> {
+    let unusable =
+        |setting, path: &PathBuf, why: String| BindError::Tls { setting, path: path.clone(), why };
+    let certificate = |why: String| unusable("http.certificate", &files.certificate, why);
+    let key = |why: String| unusable("http.key", &files.key, why);
+    let chain = CertificateDer::pem_file_iter(&files.certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| certificate(error.to_string()))?;
+    if chain.is_empty() {
+        return Err(certificate("it has no certificate in PEM".into()));
+    }
+    let private =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| key(error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| certificate(error.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| key(error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
