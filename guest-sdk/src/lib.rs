@@ -91,6 +91,8 @@
 //! that get random numbers from elsewhere panic or do not build, and `println!` prints nothing. The build cannot warn
 //! about this, because the standard library has these functions on that target too.
 //!
+//! **Secrets and settings** that operators set for the type are read with [`variables`].
+//!
 //! # Building
 //!
 //! The crate type is `cdylib` (and `rlib` for tests). `ostraca build` compiles for `wasm32-unknown-unknown` and
@@ -140,6 +142,7 @@ pub mod state;
 pub mod testing;
 pub mod timers;
 mod types;
+pub mod variables;
 
 pub use body::Body;
 pub use error::{ApplicationError, Error};

@@ -51,6 +51,16 @@ pub fn set_time(unix_ms: u64) {
     with(|world| world.now = unix_ms);
 }
 
+/// Sets a secret of the entity's type; see [`variables`](crate::variables).
+pub fn set_secret(name: &str, text: &str) {
+    with(|world| drop(world.secrets.insert(name.to_owned(), text.to_owned())));
+}
+
+/// Sets a setting of the entity's type; see [`variables`](crate::variables).
+pub fn set_setting(name: &str, text: &str) {
+    with(|world| drop(world.settings.insert(name.to_owned(), text.to_owned())));
+}
+
 /// Lets time pass for the turns that follow. Timers that become due are fired by [`fire_timers`].
 pub fn advance_time(by: Duration) {
     let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);

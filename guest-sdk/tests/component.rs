@@ -117,6 +117,8 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "lifecycle",
                 "clock",
                 "random",
+                "secrets",
+                "settings",
                 "timers",
                 "messaging",
                 "asks",

@@ -19,6 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .btree_map(["."])
         // Unboxed, this rare field would determine the size of every `Result` with a `Problem`.
         .boxed(".ostraca.v1.Problem.hint.owner")
+        // It may have the text of a secret: see `variable.rs`.
+        .skip_debug([".ostraca.v1.Variable"])
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -28,6 +28,8 @@ pub(crate) type CallHandler = Rc<dyn Fn(&HttpRequest) -> Result<HttpResponse, Ht
 
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
+    pub(crate) secrets: BTreeMap<String, String>,
+    pub(crate) settings: BTreeMap<String, String>,
     pub(crate) timers: BTreeMap<String, StoredTimer>,
     pub(crate) journal: Journal,
     pub(crate) tells: Vec<StoredTell>,
@@ -74,6 +76,8 @@ impl TestHost {
     fn new() -> Self {
         Self {
             store: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            settings: BTreeMap::new(),
             timers: BTreeMap::new(),
             journal: Journal::default(),
             tells: Vec::new(),
@@ -186,6 +190,14 @@ pub(crate) fn message() -> Option<MessageContext> {
 
 pub(crate) fn now() -> u64 {
     with(|world| world.now)
+}
+
+pub(crate) fn secret(name: &str) -> Option<String> {
+    with(|world| world.secrets.get(name).cloned())
+}
+
+pub(crate) fn setting(name: &str) -> Option<String> {
+    with(|world| world.settings.get(name).cloned())
 }
 
 /// SplitMix64: statistically good, and reproducible.

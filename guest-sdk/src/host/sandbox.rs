@@ -56,6 +56,14 @@ pub(crate) fn now() -> u64 {
     wit::clock::now()
 }
 
+pub(crate) fn secret(name: &str) -> Option<String> {
+    wit::secrets::get(name)
+}
+
+pub(crate) fn setting(name: &str) -> Option<String> {
+    wit::settings::get(name)
+}
+
 pub(crate) fn random_u64() -> u64 {
     wit::random::get_u64()
 }

@@ -1,7 +1,7 @@
 //! Records what operators ask for, and shows it.
 
 use ostraca_catalog::audit::{self, Change, Log};
-use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem};
+use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem, VariableKind};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
 use super::AdminService;
@@ -47,7 +47,9 @@ impl AdminService {
 fn log(request: &AdminOperation) -> Log {
     use AdminOperation as Op;
     match request {
-        Op::Deploy(_) | Op::Activate(_) | Op::Undeploy(_) | Op::Export(_) => Log::Types,
+        Op::Deploy(_) | Op::Activate(_) | Op::Undeploy(_) | Op::Export(_) | Op::Variables(_) => {
+            Log::Types
+        }
         _ => Log::Cluster,
     }
 }
@@ -138,6 +140,21 @@ fn change(request: &AdminOperation) -> Option<Change> {
                 change("ca rotate", node, format!("{count} trusted, {}{forced}", &digest[..16]))
             }
         },
+        // Without the text.
+        Op::Variables(request) => {
+            let (action, kind, name) = match (&request.set, &request.remove) {
+                (Some(set), _) => ("set", set.kind(), &set.name),
+                (None, Some(removed)) => ("remove", removed.kind(), &removed.name),
+                (None, None) => return None,
+            };
+            let action = match (kind, action) {
+                (VariableKind::Secret, "set") => "secret set",
+                (VariableKind::Secret, _) => "secret remove",
+                (_, "set") => "setting set",
+                _ => "setting remove",
+            };
+            change(action, &request.r#type, name.clone())
+        }
         // They read what an operator should know was read.
         Op::Backup => change("backup", "", String::new()),
         Op::Export(request) => {

@@ -1,10 +1,12 @@
 //! Shows and changes whose certificates the cluster trusts, and which ones its nodes present.
 
+use std::collections::BTreeSet;
+
 use ostraca_catalog as catalog;
 use ostraca_catalog::rows::{self, AuthoritiesRow, CertificateRow};
 use ostraca_codes::codes;
 use ostraca_core::ids::ClusterId;
-use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError};
+use ostraca_store::ClusterStore;
 use ostraca_wire::identity::{CertificateChain, IdentityError, TrustRoot};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{Authorities, AuthoritiesRequest, NodeCertificate, Problem};
@@ -51,16 +53,20 @@ impl AdminService {
         let trusted = TrustRoot::from_pem(pem).map_err(invalid)?;
         self.check_cluster(trusted.cluster)?;
         if !force {
-            let mut others = Vec::new();
-            for NodeCertificate { node, certificate } in presented(store).await? {
-                let chain = CertificateChain::from_pem(&certificate).map_err(invalid)?;
-                if !chain.is_trusted(&trusted) {
-                    others.push(node);
-                }
-            }
+            let presented = presented(store).await?;
+            let trusts = |it: &NodeCertificate| {
+                CertificateChain::from_pem(&it.certificate)
+                    .is_ok_and(|chain| chain.is_trusted(&trusted))
+            };
+            // Also those that have not said what they present.
+            let mut all: BTreeSet<String> = presented.iter().map(|it| it.node.clone()).collect();
+            all.extend(self.current_view().nodes.keys().map(ToString::to_string));
+            let is_other =
+                |node: &&String| !presented.iter().any(|it| it.node == **node && trusts(it));
+            let others: Vec<&str> = all.iter().filter(is_other).map(String::as_str).collect();
             if !others.is_empty() {
                 let text = format!(
-                    "these nodes have their certificates from another authority: {}",
+                    "these nodes do not present a certificate of the new authority: {}",
                     others.join(", ")
                 );
                 let help = "run `ostraca ca rotate` again while they run, `ostraca forget` nodes that are gone, or add `--force`";
@@ -95,15 +101,7 @@ impl AdminService {
     /// Removes what is known of the certificate of a node that is gone.
     pub(super) async fn forget_certificate(&self, node: &str) -> Result<(), Problem> {
         let store = &*self.deployer.cluster_store;
-        let key = rows::certificate_key(node);
-        let failed = |error| to_problem(catalog::Error::Store(error));
-        let Some(row) = store.get(&key).await.map_err(failed)? else { return Ok(()) };
-        let removal = CompareAndSet { key, expected: Some(row.revision), value: None };
-        match store.compare_and_set(removal).await {
-            // Somebody else has written it: then the node is not gone, or an operator issues its certificate.
-            Ok(_) | Err(CompareAndSetError::RevisionMismatch(_)) => Ok(()),
-            Err(CompareAndSetError::Store(error)) => Err(failed(error)),
-        }
+        rows::remove(store, &rows::certificate_key(node)).await.map_err(to_problem)
     }
 
     /// Changes a row by compare-and-set; creates it if it does not exist.
@@ -148,9 +146,11 @@ async fn presented(store: &dyn ClusterStore) -> Result<Vec<NodeCertificate>, Pro
     let mut presented = Vec::with_capacity(all.len());
     for row in &all {
         let node = row.key[rows::CERTIFICATES.len()..].to_owned();
-        let certificate = rows::decode::<CertificateRow>(row).map_err(to_problem)?.presented;
-        if !certificate.is_empty() {
-            presented.push(NodeCertificate { node, certificate });
+        match rows::decode::<CertificateRow>(row) {
+            Ok(row) if row.presented.is_empty() => {}
+            Ok(row) => presented.push(NodeCertificate { node, certificate: row.presented }),
+            // Its node writes it anew.
+            Err(error) => tracing::warn!(%error, "a certificate of a node is ignored"),
         }
     }
     Ok(presented)

@@ -58,14 +58,6 @@ pub(crate) fn check_all(
     all.iter().try_for_each(|needed| check(principal, permissions, needed))
 }
 
-/// Refuses a principal that may not change who may do what.
-pub(crate) fn check_administrator(
-    principal: &str,
-    permissions: &Permissions,
-) -> Result<(), Problem> {
-    check(principal, permissions, &Everywhere(Permission::Administer))
-}
-
 fn check(principal: &str, permissions: &Permissions, needed: &Needed) -> Result<(), Problem> {
     let (granted, what) = match needed {
         AnyRole => (!permissions.is_empty(), "use this cluster".to_owned()),
@@ -104,6 +96,8 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         Op::Deploy(upload) => vec![needed_to_deploy(&upload.manifest)],
         Op::Activate(request) => vec![OnType(Deploy, request.r#type.clone())],
         Op::Undeploy(request) => vec![OnType(Deploy, request.r#type.clone())],
+        // Whoever deploys a component to a type can read all that it is granted.
+        Op::Variables(request) => vec![on(Deploy, &request.r#type)],
         // Lists only types that the principal may view.
         Op::Deployments(None) => vec![Somewhere(View)],
         Op::Deployments(Some(name)) => vec![OnType(View, name.clone())],

@@ -33,13 +33,14 @@ mod standing;
 mod status;
 mod subscriptions;
 mod undeploy;
+mod variables;
 mod wire_rollout;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::types::unknown_type;
-use ostraca_catalog::{AccessRegistry, AuditLog, Loader};
+use ostraca_catalog::{AccessRegistry, AuditLog, Loader, VariablesReader};
 use ostraca_codes::codes;
 use ostraca_config::manifest::Ceilings;
 use ostraca_config::policy::{Permission, Permissions};
@@ -105,6 +106,8 @@ pub struct AdminDeps {
     pub audit: Arc<AuditLog>,
     /// Learns of a policy that is set through this node.
     pub access: AccessRegistry,
+    /// Seals secrets, and learns of those that are set through this node.
+    pub variables: VariablesReader,
     /// Asks other nodes for their in-memory state.
     pub gateway: Arc<Gateway>,
     /// Sends commands to the node's state machine.
@@ -127,6 +130,7 @@ pub struct AdminService {
     deployer: Deployer,
     status: StatusReporter,
     access: AccessRegistry,
+    variables: VariablesReader,
     audit: Arc<AuditLog>,
     /// Held by who reads the audit logs.
     audit_turn: tokio::sync::Mutex<()>,
@@ -172,6 +176,7 @@ impl AdminService {
             deployer,
             status,
             access: parts.access,
+            variables: parts.variables,
             audit: parts.audit,
             audit_turn: tokio::sync::Mutex::default(),
             entity_store: parts.entity_store,
@@ -259,6 +264,7 @@ impl AdminService {
             AdminOperation::Audit(request) => self.audit_log(request).await,
             AdminOperation::Authorities(request) => self.authorities(caller, request).await,
             AdminOperation::Revocations(request) => self.revocations(caller, request).await,
+            AdminOperation::Variables(request) => self.variables(caller, request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_catalog::AccessRegistry;
-use ostraca_config::policy::Permissions;
+use ostraca_config::policy::{Permission, Permissions};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput, update_channel};
 
@@ -31,8 +31,17 @@ impl AdminService {
     /// reading of the row that is changed and its compare-and-set. Otherwise, requests that wait could undo the
     /// revocation of the one who sent them.
     pub(super) async fn check_administrator(&self, caller: Caller<'_>) -> Result<(), Problem> {
+        self.check_again(caller, &[Needed::Everywhere(Permission::Administer)]).await
+    }
+
+    /// Refuses what the rows by now do not let the caller do.
+    pub(super) async fn check_again(
+        &self,
+        caller: Caller<'_>,
+        needed: &[Needed],
+    ) -> Result<(), Problem> {
         self.access.read(&*self.deployer.cluster_store).await.map_err(to_problem)?;
-        authorize::check_administrator(caller.principal, &*self.permissions_now(caller)?)
+        authorize::check_all(caller.principal, &*self.permissions_now(caller)?, needed)
     }
 
     /// Ends the response to a request when the caller loses a permission that the request needs.

@@ -32,6 +32,14 @@ impl AdminService {
     ) -> Result<AdminOutput, Problem> {
         let name = request.r#type;
         if !self.deployer.is_deployed(&name).await? {
+            if self.remove_variables(&name).await? {
+                let revision = 0;
+                return Ok(AdminOutput::Undeployed(UndeployResult {
+                    r#type: name,
+                    revision,
+                    left: 0,
+                }));
+            }
             return Err(unknown_type(&gateway.types.snapshot(), &name));
         }
         let left = self.left_of(&name).await?;
@@ -42,6 +50,9 @@ impl AdminService {
             return Err(problem(codes::TYPE_IN_USE, text, help));
         }
         let revision = self.deployer.undeploy(principal, &name).await?;
+        // Nobody who deploys a type of this name later shall inherit its secrets. If this fails, undeploying again ends
+        // it.
+        self.remove_variables(&name).await?;
         let left = self.left_of(&name).await?.len() as u64;
         Ok(AdminOutput::Undeployed(UndeployResult { r#type: name, revision, left }))
     }

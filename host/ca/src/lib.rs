@@ -5,6 +5,7 @@
 //! that embeds the client checks certificates with `ostraca_wire::identity` and does not build this crate.
 
 mod rotation;
+pub mod secrets;
 pub mod tokens;
 
 use std::path::Path;

@@ -4,6 +4,7 @@
 //! presents the second one too is trusted by those that know only the former authority. So nodes and clients can change
 //! over one by one, in any order.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ostraca_wire::identity::{CertificateChain, IdentityError, PrincipalKind, TrustRoot, files};
@@ -25,6 +26,8 @@ pub struct Rotation {
     former_pem: String,
     /// The one that replaces it.
     pub next: Ca,
+    /// Two operators who rotate at once would create two authorities.
+    _lock: File,
 }
 
 impl Rotation {
@@ -33,24 +36,32 @@ impl Rotation {
     ///
     /// # Errors
     ///
-    /// Those of [`Ca::load`].
+    /// Those of [`Ca::load`]; [`IdentityError::File`] if another process rotates in this directory.
     pub fn promoted(directory: &Path) -> Result<Option<Self>, IdentityError> {
-        if !directory.join(FORMER.0).exists() {
-            return Ok(None);
+        let lock = files::lock(directory)?;
+        Ok(Self::promoted_under(directory, lock)?.ok())
+    }
+
+    /// The same under a lock, which is returned if there is none.
+    fn promoted_under(directory: &Path, lock: File) -> Result<Result<Self, File>, IdentityError> {
+        let former = directory.join(FORMER.0);
+        if !former.exists() {
+            return Ok(Err(lock));
         }
-        let former_pem = files::read(&directory.join(FORMER.0))?;
-        Ok(Some(Self { directory: directory.into(), former_pem, next: Ca::load(directory)? }))
+        let (former_pem, next) = (files::read(&former)?, Ca::load(directory)?);
+        Ok(Ok(Self { directory: directory.into(), former_pem, next, _lock: lock }))
     }
 
     /// Creates the next authority, or goes on with the one that an earlier call has created.
     ///
     /// # Errors
     ///
-    /// Those of [`Ca::load`] and [`Ca::save`].
+    /// Those of [`Rotation::promoted`] and [`Ca::save`].
     pub fn begin(directory: &Path) -> Result<Self, IdentityError> {
-        if let Some(promoted) = Self::promoted(directory)? {
-            return Ok(promoted);
-        }
+        let lock = match Self::promoted_under(directory, files::lock(directory)?)? {
+            Ok(promoted) => return Ok(promoted),
+            Err(lock) => lock,
+        };
         let (next_pem, next_key) = (directory.join(NEXT.0), directory.join(NEXT.1));
         let current = Ca::load(directory)?;
         if !next_key.exists() {
@@ -66,7 +77,7 @@ impl Rotation {
         let next = Ca::from_pem(&files::read(&next_pem)?, &files::read(&next_key)?)?;
         let next = Ca { cross: files::read(&directory.join(CROSS))?, ..next };
         let former_pem = current.certificate.clone();
-        Ok(Self { directory: directory.into(), former_pem, next })
+        Ok(Self { directory: directory.into(), former_pem, next, _lock: lock })
     }
 
     /// The certificates of both authorities, in PEM.

@@ -71,7 +71,8 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     let former = authority(directory.path());
     assert!(Rotation::promoted(directory.path()).expect("read").is_none());
     let first = Rotation::begin(directory.path()).expect("begun");
-    let next = first.next.certificate_pem().to_owned();
+    let (next, both) = (first.next.certificate_pem().to_owned(), first.both());
+    drop(first);
     // Until the nodes have changed over, the former authority issues certificates.
     let current = Ca::load(directory.path()).expect("authority");
     assert_eq!(current.certificate_pem(), former.certificate_pem());
@@ -80,6 +81,7 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     assert_eq!(again.next.certificate_pem(), next);
 
     again.promote().expect("promoted");
+    drop(again);
     // As after a crash between the two renames.
     std::fs::rename(path("ca.pem"), path("next.pem")).expect("moved");
     std::fs::write(path("ca.pem"), former.certificate_pem()).expect("written");
@@ -88,7 +90,7 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     assert_eq!(ca.certificate_pem(), next);
     let promoted = Rotation::promoted(directory.path()).expect("read").expect("in progress");
     assert_eq!(promoted.next.certificate_pem(), next);
-    assert_eq!(promoted.both(), first.both());
+    assert_eq!(promoted.both(), both);
     let ca = Ca::load(directory.path()).expect("authority");
     assert_eq!(ca.certificate_pem(), next);
     // What it issues is trusted by those that know only the former authority.
@@ -96,9 +98,13 @@ fn an_interrupted_rotation_goes_on_with_the_same_authority() {
     assert!(node.is_trusted(&former.trust().expect("trust")));
 
     promoted.end().expect("ended");
+    drop(promoted);
     assert!(Rotation::promoted(directory.path()).expect("read").is_none());
-    let names: Vec<_> = std::fs::read_dir(directory.path()).expect("read").collect();
-    assert_eq!(names.len(), 2, "{names:?}");
+    let names = std::fs::read_dir(directory.path()).expect("read");
+    let mut names: Vec<_> =
+        names.map(|it| it.expect("a file").file_name().into_string().expect("text")).collect();
+    names.sort();
+    assert_eq!(names, ["ca.key", "ca.pem", "lock"]);
     let ca = Ca::load(directory.path()).expect("authority");
     let node = ca.issue_node("n2", &[]).expect("identity").certificates().expect("certificates");
     assert!(node.is_trusted(&ca.trust().expect("trust")));
@@ -115,12 +121,14 @@ fn a_crash_while_a_rotation_ends_leaves_an_authority() {
         for name in ["former.key", "former.pem", "cross.pem"].into_iter().take(removed) {
             std::fs::remove_file(directory.path().join(name)).expect("removed");
         }
+        let next = rotation.next.certificate_pem().to_owned();
+        drop(rotation);
         Ca::load(directory.path()).expect("an authority");
         if let Some(again) = Rotation::promoted(directory.path()).expect("read") {
             again.end().expect("ended");
         }
         let ca = Ca::load(directory.path()).expect("an authority");
-        assert_eq!(ca.certificate_pem(), rotation.next.certificate_pem());
+        assert_eq!(ca.certificate_pem(), next);
         Rotation::begin(directory.path()).expect("another one can begin");
     }
 }
@@ -138,4 +146,19 @@ fn a_trust_root_has_authorities_of_one_cluster_only() {
     assert!(text(five).contains("limit is 4"));
     let four: String = (0..4).map(|_| pem(1)).collect();
     assert_eq!(TrustRoot::from_pem(&four).expect("trust").cluster, ClusterId(1));
+}
+
+#[test]
+fn two_operators_cannot_rotate_at_once() {
+    let directory = tempfile::tempdir().expect("directory");
+    authority(directory.path());
+    let rotation = Rotation::begin(directory.path()).expect("begun");
+    for second in
+        [Rotation::begin(directory.path()).err(), Rotation::promoted(directory.path()).err()]
+    {
+        let text = second.expect("refused").to_string();
+        assert!(text.contains("lock") && text.contains("another process"), "{text}");
+    }
+    drop(rotation);
+    Rotation::begin(directory.path()).expect("it continues");
 }

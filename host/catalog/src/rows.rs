@@ -215,8 +215,8 @@ pub struct Revocation {
 /// The key of the revocations.
 pub const REVOCATIONS: &str = "revocations";
 
-/// `authorities`: whose certificates nodes and clients have. Missing until `ostraca ca rotate` writes it: each node trusts
-/// the authority in its files.
+/// `authorities`: whose certificates nodes and clients have. Missing until `ostraca ca rotate` writes it, and empty after a
+/// restore: each node trusts the authorities in its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthoritiesRow {
     /// Rises with each change, from 1.
@@ -290,6 +290,43 @@ pub fn parse_audit_key(key: &str) -> Option<(&str, u64)> {
     let (node, number) = rest.split_once('/')?;
     let number = number.parse().ok()?;
     (audit_key(log, node, number) == key).then_some((node, number))
+}
+
+/// `variables/<namespace>/<type>`: the secrets and settings of a type, which may not be deployed yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariablesRow {
+    /// Ordered by name. Their values are sealed with the key that the nodes have.
+    pub secrets: Vec<VariableEntry>,
+    /// Ordered by name. Their values are UTF-8.
+    pub settings: Vec<VariableEntry>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// A secret or a setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariableEntry {
+    /// The name by which a manifest grants it.
+    pub name: String,
+    /// Its text, sealed or not.
+    pub value: Vec<u8>,
+    /// When it was set, in milliseconds of UTC since 1970.
+    pub at_ms: u64,
+    /// Who set it.
+    pub by: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The key of a type's secrets and settings.
+pub fn variables_key(entity_type: &str) -> String {
+    format!("variables/{NAMESPACE}/{entity_type}")
+}
+
+/// The type whose secrets and settings the row with this key has.
+pub fn variables_type(key: &str) -> Option<&str> {
+    let name = key.strip_prefix("variables/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
+    (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
 /// Whether the key names a row that decides who may do what.
@@ -452,7 +489,9 @@ extensible!(
     AuthoritiesRow,
     CertificateRow,
     AuditRow,
-    AuditEntry
+    AuditEntry,
+    VariablesRow,
+    VariableEntry
 );
 
 /// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
@@ -618,6 +657,19 @@ pub async fn read<T: RowValue>(
     match store.get(key).await? {
         Some(row) => Ok(Some((decode(&row)?, row.revision))),
         None => Ok(None),
+    }
+}
+
+/// Removes a row as it is now, if it exists. One that somebody writes at the same moment may stay.
+///
+/// # Errors
+/// [`Error::Store`].
+pub async fn remove(store: &dyn ClusterStore, key: &str) -> Result<(), Error> {
+    let Some(row) = store.get(key).await? else { return Ok(()) };
+    let removal = CompareAndSet { key: key.into(), expected: Some(row.revision), value: None };
+    match store.compare_and_set(removal).await {
+        Ok(_) | Err(CompareAndSetError::RevisionMismatch(_)) => Ok(()),
+        Err(CompareAndSetError::Store(error)) => Err(Error::Store(error)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod variables;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,6 +18,9 @@ pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
     Shards, Undeploy, Watch,
+};
+pub(crate) use variables::{
+    ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };
 
 /// Heading of the options that every command has.
@@ -151,6 +155,10 @@ pub(crate) enum Command {
     Revoke(Revoke),
     /// List what is revoked
     Revocations(Revocations),
+    /// Manage secrets that a type's entities may read
+    Secret(Secret),
+    /// Manage settings that a type's entities may read
+    Setting(Setting),
     /// Show who has asked for which change of the cluster
     Audit(Audit),
     /// Distribute the shards evenly over the nodes
@@ -489,10 +497,13 @@ pub(crate) struct Rotate {
     /// Directory of the authority, with ca.pem and ca.key
     #[arg(long, value_name = "DIR")]
     pub(crate) ca: PathBuf,
-    /// No longer trust the former authority: clients that have their certificates from it are shut out
+    /// End the trust in the former authority: shuts out clients whose certificates it issued
     #[arg(long)]
     pub(crate) finish: bool,
-    /// With --finish: also if nodes, or you, still have certificates from the former authority
+    /// Certify the keys of the nodes without asking
+    #[arg(long, conflicts_with = "finish")]
+    pub(crate) yes: bool,
+    /// With --finish: even if nodes, or you, still have certificates that the former authority issued
     #[arg(long, requires = "finish")]
     pub(crate) force: bool,
     /// How long to wait until all live nodes have new certificates

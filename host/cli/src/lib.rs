@@ -104,6 +104,8 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Policy(it) => commands::policy::run(global, &it).await,
         Command::Revoke(it) => commands::revoke::run(global, &it).await,
         Command::Revocations(it) => commands::revoke::list(global, &it).await,
+        Command::Secret(it) => commands::variables::secret(global, &it).await,
+        Command::Setting(it) => commands::variables::setting(global, &it).await,
         Command::Audit(it) => commands::audit::run(global, &it).await,
         Command::Rebalance(it) => commands::rebalance::run(global, &it).await,
         Command::Events(it) => commands::events::run(global, &it).await,

@@ -1,7 +1,8 @@
 //! A newcomer's steps: create a project, build it, deploy it to a development node and send messages; then every
 //! possible outcome of a message. One test, since the first build takes about a minute.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -184,6 +185,8 @@ fn a_new_project_builds_deploys_and_answers() {
     let err = refused(dir, 5, "unknown-method", &["send", "hello/alice", "shout"]);
     assert!(err.contains("greet, slow, ponder, count_from, now, last"), "{err}");
 
+    called_over_http(dir);
+
     // The component behaves as in its tests: nothing wraps silently.
     let most = u64::MAX.to_string();
     let err = refused(dir, 5, "panicked", &["send", "hello/alice", "count_from", &most]);
@@ -224,6 +227,28 @@ fn a_new_project_builds_deploys_and_answers() {
     assert!(undeployed.contains("hello is undeployed; its last revision was"), "{undeployed}");
     refused(dir, 5, "unknown-type", &["send", "hello/alice", "last"]);
     assert_eq!(node.stop(), Some(0));
+}
+
+/// The gateway and the token that `dev` makes are enough for a call by any HTTP client.
+fn called_over_http(dir: &Path) {
+    let read = |name: &str| std::fs::read_to_string(dir.join(".ostraca").join(name)).expect(name);
+    let mode = std::fs::metadata(dir.join(".ostraca/token")).expect("a token").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (address, token) = (read("http-address"), read("token"));
+    let call = |authorization: &str| {
+        let mut stream = std::net::TcpStream::connect(address.trim()).expect("a connection");
+        let request = format!(
+            "GET /v1/default/hello/alice/call/last HTTP/1.1\r\nhost: {}\r\n{authorization}connection: close\r\n\r\n",
+            address.trim()
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("received");
+        response
+    };
+    let response = call(&format!("authorization: Bearer {token}\r\n"));
+    assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("\"hello\""), "{response}");
+    assert!(call("").starts_with("HTTP/1.1 401 "));
 }
 
 /// A deadline passes while the turn runs: the outcome is unknown, and the printed command retrieves it.
@@ -414,6 +439,73 @@ fn a_second_node_joins_drains_dies_and_returns() {
         node["status"] == "left" && since && age
     });
     assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn secrets_and_settings_are_set_listed_and_removed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(dir, &["init", "n1", "--node", "n1", "--listen", "127.0.0.1:0", "--shards", "16"]);
+    let key = std::fs::metadata(dir.join("n1/ca/secret.key")).expect("a key");
+    assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    let exists = ok(dir, &["secret", "key", "--ca", "n1/ca"]);
+    assert!(exists.starts_with("n1/ca/secret.key exists already\n"), "{exists}");
+    let node = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
+    let at = node.address.as_str();
+    for name in ["admin", "bob"] {
+        ok(dir, &["ca", "issue", "client", name, "--ca", "n1/ca", "--out", "c", "--address", at]);
+    }
+    let profile = ["--profile", "c/admin.toml"];
+    let set = |text: &[u8], args: &[&str]| {
+        let mut child = ostraca(dir, &[&["secret", "set"], args, &profile].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        // It ends without reading if it refuses the arguments.
+        let _ = child.stdin.take().expect("its input").write_all(text);
+        let output = child.wait_with_output().expect("ends");
+        let shown = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(shown).expect("text"))
+    };
+    let expected = "secret api-key of shop is set\nnote: no type shop is deployed yet\n";
+    assert_eq!(set(b"hidden\n", &["shop", "api-key"]), (Some(0), expected.into()));
+    for (text, args, code) in [
+        (&b"\n"[..], ["shop", "api-key"], "invalid-variable"),
+        (b"hidden", ["shop", "api key"], "invalid-variable"),
+        (b"hidden", ["sh/op", "api-key"], "invalid-variable"),
+        (b"\xff", ["shop", "api-key"], "invalid-variable"),
+        (&[b'x'; 65 << 10], ["shop", "api-key"], "variables-too-large"),
+        (&[b'x'; 200 << 10], ["shop", "api-key"], "variables-too-large"),
+    ] {
+        let (exit, shown) = set(text, &args);
+        assert!(shown.starts_with(&format!("{code}\n")), "{args:?}: {shown}");
+        assert_eq!(exit, Some(2), "{args:?}: {shown}");
+    }
+    let admin = |args: &[&'static str]| [args, &profile].concat();
+    ok(dir, &admin(&["setting", "set", "shop", "greeting", "good day"]));
+    let listed = ok(dir, &admin(&["secret", "list", "shop"]));
+    assert!(
+        listed.starts_with("TYPE  SECRET ") && listed.contains("\nshop  api-key  "),
+        "{listed}"
+    );
+    assert!(!listed.contains("hidden") && !listed.contains("greeting"), "{listed}");
+    let listed = ok(dir, &admin(&["setting", "list", "shop"]));
+    assert!(listed.contains("  greeting  good day  20") && !listed.contains("api-key"), "{listed}");
+    let all = ok(dir, &admin(&["secret", "list"]));
+    assert!(all.contains("\nshop  api-key  "), "{all}");
+    let json = ok(dir, &admin(&["secret", "list", "shop", "--output", "json"]));
+    assert!(json.contains("\"granted\": false") && !json.contains("\"value\""), "{json}");
+    refused(dir, 5, "access-denied", &["secret", "list", "shop", "--profile", "c/bob.toml"]);
+    let remove = admin(&["secret", "remove", "shop", "api-key"]);
+    assert_eq!(ok(dir, &remove), "secret api-key of shop is removed\n");
+    refused(dir, 2, "invalid-variable", &remove);
+    assert_eq!(ok(dir, &admin(&["secret", "list", "shop"])), "shop has no secrets\n");
+    let log = ok(dir, &admin(&["audit"]));
+    assert!(log.contains("secret set") && log.contains("setting set"), "{log}");
+    assert!(!log.contains("hidden") && !log.contains("good day"), "{log}");
+    assert_eq!(node.stop(), Some(0));
 }
 
 #[test]

@@ -22,7 +22,8 @@ use ostraca_wire::proto::{
     MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes,
     NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan, RebalanceProgress,
     RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo, ShardRange,
-    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
+    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
+    VariablesRequest,
 };
 use tokio::time::timeout;
 
@@ -455,6 +456,26 @@ impl Client {
         for part in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
             match part {
                 Response::Revocations(page) => all.extend(page.revocations),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
+    }
+
+    /// A type's secrets, without their values, and settings, after the requested change.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn variables(&self, request: VariablesRequest) -> Result<Variables, AdminError> {
+        let request = Request::Variables(request);
+        let mut all = Variables::default();
+        for part in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match part {
+                Response::Variables(page) => {
+                    all.deployed = page.deployed;
+                    all.variables.extend(page.variables);
+                }
                 other => return Err(unexpected(Some(other))),
             }
         }

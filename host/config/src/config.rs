@@ -12,7 +12,9 @@ use std::time::Duration;
 use ostraca_codes::codes;
 use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
+use ostraca_secrets::SecretKeys;
 use ostraca_wire::identity::{self, CertificateChain, Identity, IdentityError, TrustRoot, files};
+use zeroize::Zeroizing;
 
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
@@ -30,6 +32,7 @@ mod cluster_settings;
 mod etcd;
 mod file;
 mod guests;
+mod http;
 mod kubernetes;
 mod node_sections;
 mod numbers;
@@ -200,6 +203,25 @@ impl Config {
         Err(Error::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
     }
 
+    /// Reads the keys for secrets from the file that `identity.secret-keys` names; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] names the file.
+    pub fn load_secret_keys(&self) -> Result<Option<SecretKeys>, Error> {
+        let path = self.data.join(&self.file.identity.secret_keys);
+        let text = match files::read(&path) {
+            Ok(text) => Zeroizing::new(text),
+            Err(IdentityError::File { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let unusable = |error| IdentityError::Key(format!("{}: {error}", path.display()));
+        Ok(Some(SecretKeys::parse(&text).map_err(unusable)?))
+    }
+
     /// Reads the certificates of the cluster's authorities, in PEM.
     ///
     /// # Errors
@@ -242,6 +264,17 @@ impl Config {
     fn saved(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.data.join(SAVED).join(name);
         Ok(if path.exists() { Some(files::read(&path)?) } else { None })
+    }
+
+    /// Gives the node an HTTP gateway at this loopback address, unless the configuration has one.
+    pub fn set_default_http_listen(&mut self, listen: SocketAddr) {
+        self.file.http.listen.get_or_insert(listen);
+    }
+
+    /// Settings of the HTTP gateway; `None` if the node has none.
+    #[must_use]
+    pub fn http_settings(&self) -> Option<ostraca_http::HttpSettings> {
+        self.file.http.settings(&self.data)
     }
 
     /// Limits of the network endpoint.

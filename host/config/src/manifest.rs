@@ -15,6 +15,8 @@ use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ManifestError;
 
 mod check;
+
+pub use check::is_variable_name;
 mod file;
 #[cfg(test)]
 mod tests;
@@ -174,6 +176,10 @@ pub struct Grants {
     /// Hosts that its entities may call over HTTP: `example.com` on the scheme's default port, `example.com:8443` on that
     /// port. Default: none. Error `http-not-granted`.
     pub http: Vec<String>,
+    /// Secrets that its entities may read (`ostraca secret set`). Default: none. Error `secret-not-granted`.
+    pub secrets: Vec<String>,
+    /// Settings that its entities may read (`ostraca setting set`). Default: none. Error `setting-not-granted`.
+    pub settings: Vec<String>,
 }
 
 /// `[access]`.
@@ -253,6 +259,8 @@ impl Manifest {
             ask_bytes: limits.ask_bytes,
             ask_timeout: limits.ask_timeout,
             http: self.grants.http.clone(),
+            secrets: self.grants.secrets.clone(),
+            settings: self.grants.settings.clone(),
             http_calls: limits.http_calls.into(),
             http_bytes: limits.http_bytes,
             http_timeout: limits.http_timeout,

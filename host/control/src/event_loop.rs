@@ -118,6 +118,7 @@ impl ControlLoop {
             Input::Watched(_, RowEvent::ResyncRequired) => self.handle_event(Event::WatchLost),
             Input::Watched(_, RowEvent::Deleted { key, revision }) => {
                 self.deps.loader.on_row_deleted(&key, revision);
+                self.deps.variables.on_row_deleted(&key, revision);
             }
             Input::Watched(_, RowEvent::Set(row)) => match rows::decode_row(&row) {
                 Ok(Some((key, row, revision))) => {
@@ -127,6 +128,9 @@ impl ControlLoop {
                 Ok(None) if row.key == rows::TIME => self.advance_utc(&row),
                 Ok(None) if rows::is_about_access(&row.key) => {
                     self.deps.access.on_row_changed(&row);
+                }
+                Ok(None) if rows::variables_type(&row.key).is_some() => {
+                    self.deps.variables.on_row_changed(&row);
                 }
                 Ok(None) => self.deps.loader.on_row_changed(row),
                 // A row written by a newer node changes with each renewal: log it once.

@@ -26,9 +26,9 @@ pub mod view;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_catalog::AccessRegistry;
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::loader::Loader;
+use ostraca_catalog::{AccessRegistry, VariablesReader};
 use ostraca_config::config::{Config, ControlInboxLimits};
 use ostraca_core::ids::{ClusterId, NodeId, ShardId};
 use ostraca_core::node::{Event, Machine};
@@ -85,6 +85,8 @@ pub struct ControlDeps {
     pub loader: Loader,
     /// Notified of the policy and the revocations.
     pub access: AccessRegistry,
+    /// Notified of the secrets and settings of types.
+    pub variables: VariablesReader,
     /// Notified of each new view; `None` on the node with the store.
     pub cache: Option<RouteCache>,
     /// The node's clock.

@@ -26,6 +26,7 @@ impl ControlLoop {
         }
         let (watch, own, store) = (self.watch, self.own.clone(), self.deps.cluster_store.clone());
         let (loader, access) = (self.deps.loader.clone(), self.deps.access.clone());
+        let variables = self.deps.variables.clone();
         let logged = self.unlisted.clone();
         let outside = self.deps.local_store.is_none() || self.deps.config.has_rows_outside();
         let stats = outside.then(|| self.deps.stats.clone());
@@ -63,6 +64,7 @@ impl ControlLoop {
                 let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
             }
             access.on_rows_read(&types, read_at);
+            variables.on_rows_listed(&types, revision);
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.on_rows_listed(types, revision);
             // The receiver is dropped only when the node is stopping.

@@ -74,6 +74,9 @@ pub enum NodeError {
     /// A backup could not be written or read.
     #[error(transparent)]
     Backup(#[from] ostraca_store::backup::BackupError),
+    /// The HTTP gateway cannot be started.
+    #[error(transparent)]
+    Http(#[from] ostraca_http::BindError),
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -153,6 +156,16 @@ impl NodeError {
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
+            Self::Http(error) => match error {
+                ostraca_http::BindError::Listen { source, .. }
+                    if source.kind() == std::io::ErrorKind::AddrInUse =>
+                {
+                    codes::ADDRESS_IN_USE
+                }
+                ostraca_http::BindError::Listen { .. } => codes::CANNOT_LISTEN,
+                ostraca_http::BindError::NoTls(_) => codes::INVALID_CONFIG,
+                ostraca_http::BindError::Tls { .. } => codes::FILE_ERROR,
+            },
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 codes::STORE_UNREACHABLE
             }
@@ -183,6 +196,11 @@ impl NodeError {
             Self::Workers(error) => error.help_text(),
             Self::File { .. } => "check the path and its permissions",
             Self::Settings(error) => error.help_text(),
+            Self::Http(ostraca_http::BindError::NoTls(_)) => return None,
+            Self::Http(ostraca_http::BindError::Listen { .. }) => {
+                "choose another address (`http.listen`), or end the process that uses it"
+            }
+            Self::Http(ostraca_http::BindError::Tls { .. }) => "check [http] in the configuration",
             Self::Wire(ostraca_wire::Error::Identity(_)) => {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` creates a new one"
             }

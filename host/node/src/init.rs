@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ostraca_ca::Ca;
+use ostraca_ca::secrets::{copy_secret_keys, create_secret_key};
 use ostraca_catalog::bootstrap;
 use ostraca_config::Config;
 use ostraca_config::config::{ClusterSettings, Role};
@@ -268,6 +269,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     let ca_dir = dir.join("ca");
     create_dir(&ca_dir)?;
     write_new(&ca_dir.join("ca.pem"), ca.certificate_pem())?;
+    copy_secret_keys(&options.ca, &ca_dir)?;
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     write_new(&config, &text)?;
     Ok(JoinedNode { cluster: ca.cluster(), config })
@@ -290,6 +292,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
     create_dir(&ca_dir)?;
     let ca = Ca::create(cluster)?;
     ca.save(&ca_dir)?;
+    create_secret_key(&ca_dir)?;
     ca.issue_node(&options.node, &names(options.listen))?.save(dir, "node")?;
     let admin = ca.issue_client("admin")?;
     block_on_own_thread(create_stores(&parsed, options, cluster))?;

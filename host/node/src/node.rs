@@ -19,6 +19,7 @@ mod workers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -35,7 +36,8 @@ use ostraca_store_sled::SledStore;
 use ostraca_wire::server::Server;
 use ostraca_workers::{Input, WorkerThread};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use crate::blocking::blocking;
 use crate::error::NodeError;
@@ -58,6 +60,7 @@ pub struct Node {
     gateway: Arc<Gateway>,
     view: watch::Receiver<Arc<ClusterView>>,
     events: Arc<EventLog>,
+    http: Option<HttpTask>,
     types: TypeRegistry,
     shards: u32,
     /// Whether the node was started although the store did not respond.
@@ -70,6 +73,29 @@ pub struct Node {
     stats: Arc<Stats>,
     /// The store, if it is in this process. It closes last.
     store: Option<Arc<SledStore>>,
+}
+
+/// The running HTTP gateway.
+struct HttpTask {
+    address: SocketAddr,
+    url: String,
+    /// Set when the node begins to stop: it is not ready any more.
+    leaving: Arc<AtomicBool>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// How long HTTP requests in progress may take when the node stops.
+const HTTP_GRACE: Duration = Duration::from_secs(2);
+
+impl HttpTask {
+    /// Accepts nothing more, and waits until the requests in progress have ended.
+    async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the HTTP gateway did not stop gracefully");
+        }
+    }
 }
 
 /// A node's description, for the line that reports it ready.
@@ -140,6 +166,18 @@ impl Node {
         self.address
     }
 
+    /// The address of the HTTP gateway; `None` if the node has none.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|http| http.address)
+    }
+
+    /// The address of the HTTP gateway as a URL; `None` if the node has none.
+    #[must_use]
+    pub fn http_url(&self) -> Option<&str> {
+        self.http.as_ref().map(|http| http.url.as_str())
+    }
+
     /// The node's description.
     #[must_use]
     pub fn summary(&self) -> &Summary {
@@ -161,6 +199,9 @@ impl Node {
 
     async fn end(mut self, grace: Duration) {
         // While the store is refused, waiting for anything that needs it is pointless.
+        if let Some(http) = &self.http {
+            http.leaving.store(true, Ordering::Relaxed);
+        }
         let refused = self.stats.store_refused.borrow().is_some();
         let grace = if refused { grace.min(REFUSED) } else { grace };
         self.leave(grace).await;
@@ -169,7 +210,13 @@ impl Node {
         }
         // Nothing new is accepted from now on; replies still flow until the endpoint closes.
         let closing = self.gateway.close(grace / 8);
-        futures::join!(closing, self.server.shut_down(grace / 4));
+        let http = self.http.take();
+        let http = async {
+            if let Some(http) = http {
+                http.stop().await;
+            }
+        };
+        futures::join!(closing, http, self.server.shut_down(grace / 4));
         let in_time = self.stop_workers(grace / 8).await;
         self.vital.shutdown().await;
         self.tasks.shutdown().await;

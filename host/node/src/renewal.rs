@@ -48,15 +48,15 @@ impl Renewal {
 
     async fn refresh(&mut self) -> Result<(), NodeError> {
         let (store, key) = (self.store.clone(), rows::certificate_key(&self.config.node));
-        let (authorities, own) = tokio::try_join!(
-            rows::read::<AuthoritiesRow>(&*store, rows::AUTHORITIES),
-            rows::read::<CertificateRow>(&*store, &key),
-        )?;
-        let (mut own, revision) = match own {
-            Some((row, revision)) => (row, Some(revision)),
-            None => (CertificateRow::default(), None),
-        };
-        if let Some((authorities, _)) = authorities {
+        let (authorities, stored) =
+            tokio::try_join!(rows::read::<AuthoritiesRow>(&*store, rows::AUTHORITIES), async {
+                Ok(store.get(&key).await?)
+            },)?;
+        let revision = stored.as_ref().map(|row| row.revision);
+        // One that cannot be read is written anew.
+        let mut own: CertificateRow =
+            stored.and_then(|row| rows::decode(&row).ok()).unwrap_or_default();
+        if let Some((authorities, _)) = authorities.filter(|(row, _)| !row.trusted.is_empty()) {
             self.adopt(&authorities.trusted, &own.issued)?;
         }
         if own.presented != self.identity.certificate_pem() {

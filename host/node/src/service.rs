@@ -22,7 +22,7 @@ use crate::admission;
 
 /// How long a message waits for its type to become known: after a deploy, the row takes a moment to reach this
 /// node.
-const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves clients. Until the backend is set, every request is answered with the error that the node is starting.
 pub(crate) struct ClientService {

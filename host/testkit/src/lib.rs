@@ -61,7 +61,8 @@ use ostraca_core::ids::{Entity, ScopedSessionId};
 use ostraca_core::message::Outcome;
 use ostraca_core::records::GuestReply;
 use ostraca_wasm::{
-    CompilerProgram, CompilerSettings, OutgoingHttpSettings, RuntimeSettings, WasmRuntime,
+    CompilerProgram, CompilerSettings, OutgoingHttpSettings, RuntimeSettings, TypeVariables,
+    WasmRuntime,
 };
 use ostraca_wire::proto::{Envelope, MessageKind};
 use ostraca_workers::guest_types::core_kind;
@@ -195,6 +196,27 @@ impl Kit {
     /// Sets who sends the messages that follow. Default: `client/test`.
     pub fn set_principal(&mut self, principal: &str) {
         self.principal = principal.to_owned();
+    }
+
+    /// Sets a secret of a type, as `ostraca secret set` does. The type's entities read it from their next turn on.
+    pub fn set_secret(&mut self, entity_type: &str, name: &str, text: &str) {
+        self.set_variable(entity_type, |all| {
+            all.secrets.insert(name.to_owned(), Ok(text.to_owned().into()));
+        });
+    }
+
+    /// Sets a setting of a type, as `ostraca setting set` does. The type's entities read it from their next turn on.
+    pub fn set_setting(&mut self, entity_type: &str, name: &str, text: &str) {
+        self.set_variable(entity_type, |all| {
+            all.settings.insert(name.to_owned(), text.to_owned());
+        });
+    }
+
+    fn set_variable(&mut self, entity_type: &str, set: impl FnOnce(&mut TypeVariables)) {
+        let registry = self.wasm.variables();
+        let mut variables = (*registry.of(entity_type)).clone();
+        set(&mut variables);
+        registry.set(entity_type, variables);
     }
 
     /// Sends a command to the entity `TYPE/ID`, and returns its result.

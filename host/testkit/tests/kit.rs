@@ -47,6 +47,21 @@ fn misbehaving(grants: &str) -> Kit {
 }
 
 #[test]
+fn secrets_and_settings_count_from_the_next_turn_on() {
+    let mut kit = misbehaving("secrets = [\"api-key\"]\nsettings = [\"greeting\"]");
+    let read = |kit: &mut Kit, method: &str, name: &str| {
+        kit.query(&format!("misbehaving/{name}"), method, json!([name]))
+    };
+    assert_eq!(read(&mut kit, "secrets", "api-key"), Ok(json!([null])));
+    kit.set_secret("misbehaving", "api-key", "hidden");
+    kit.set_setting("misbehaving", "greeting", "hello");
+    assert_eq!(read(&mut kit, "secrets", "api-key"), Ok(json!([6])));
+    assert_eq!(read(&mut kit, "settings", "greeting"), Ok(json!(["hello"])));
+    let refused = read(&mut kit, "secrets", "other").expect_err("not granted");
+    assert_eq!(refused.code(), "secret-not-granted");
+}
+
+#[test]
 fn the_state_outlives_a_crash_and_a_hand_off() {
     let mut kit = chat();
     assert!(kit.has_instance("chat/lobby"));

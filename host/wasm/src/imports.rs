@@ -15,7 +15,7 @@ use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
 use crate::{
     MessageKind, ask_imports, channel_imports, journal_imports, subscription_imports, tell_imports,
-    timer_imports,
+    timer_imports, variable_imports,
 };
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
@@ -85,6 +85,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     channel_imports::link(linker)?;
     subscription_imports::link(linker)?;
     ask_imports::link(linker)?;
+    variable_imports::link(linker)?;
     log(linker)
 }
 

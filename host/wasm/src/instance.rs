@@ -211,6 +211,7 @@ impl Instance {
     fn begin_values(&mut self, values: TurnValues, records: TurnRecords) {
         let entity = self.store.data_mut();
         entity.turn.begin(values);
+        entity.variables.clear();
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
@@ -344,6 +345,7 @@ impl Instance {
         if let Some(wasi) = &entity.wasi {
             wasi.flush();
         }
+        entity.variables.clear();
         entity.asks.end();
         entity.calls.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());

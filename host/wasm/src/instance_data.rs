@@ -16,6 +16,7 @@ use crate::tells::TurnTells;
 use crate::timers::TurnTimers;
 use crate::trap::{HostTrap, Panic};
 use crate::turn_values::TurnSource;
+use crate::variables::TurnVariables;
 use crate::wasi::Wasi;
 use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
@@ -44,6 +45,8 @@ pub(crate) struct InstanceData {
     pub(crate) phase: Phase,
     /// Clock and randomness of the current turn.
     pub(crate) turn: TurnSource,
+    /// The type's secrets and settings, as the current turn sees them.
+    pub(crate) variables: TurnVariables,
     /// The entity's timers in the current turn.
     pub(crate) timers: TurnTimers,
     /// The tells of the current turn.
@@ -94,6 +97,7 @@ impl InstanceData {
         log: Arc<GuestLog>,
         source: Box<dyn StateSource>,
         turn: TurnSource,
+        variables: TurnVariables,
         timers: TurnTimers,
         tells: TurnTells,
         journal: TurnJournal,
@@ -109,6 +113,7 @@ impl InstanceData {
             state: None,
             phase: Phase::NoTurn,
             turn,
+            variables,
             timers,
             tells,
             journal,

@@ -62,6 +62,8 @@ mod timers;
 mod trap;
 mod turn;
 mod turn_values;
+mod variable_imports;
+mod variables;
 mod wasi;
 mod world;
 
@@ -95,3 +97,4 @@ pub use turn::{
     TurnRecords, TurnResult,
 };
 pub use turn_values::TurnValues;
+pub use variables::{TypeVariables, VariablesRegistry};

@@ -26,6 +26,7 @@ use crate::text::{is_control, sanitized};
 use crate::timer_imports::TimerFunc;
 use crate::timers::TurnTimers;
 use crate::turn_values::TurnSource;
+use crate::variables::TurnVariables;
 use crate::world::{Exports, METHODS_BYTES};
 use crate::{
     EntityIdentity, Error, Failure, InstanceLimits, InstanceSpec, Method, NoState, StartReason,
@@ -191,6 +192,7 @@ impl CompiledComponent {
                 log,
                 state,
                 TurnSource::new(values),
+                TurnVariables::new(shared.variables.clone()),
                 TurnTimers::begin(records.timers),
                 TurnTells::begin(records.outbox),
                 TurnJournal::begin(records.journal),

@@ -15,7 +15,9 @@ use crate::program::{CompiledComponent, Program};
 use crate::shared::Shared;
 use crate::survey::survey;
 use crate::ticker::Ticker;
-use crate::{Error, InstanceLimits, MethodSchema, RuntimeSettings, encode, world};
+use crate::{
+    Error, InstanceLimits, MethodSchema, RuntimeSettings, VariablesRegistry, encode, world,
+};
 
 /// Compiles components and starts instances. Clones share everything; the ticker thread ends when the last clone,
 /// program and instance are dropped.
@@ -96,6 +98,12 @@ impl WasmRuntime {
         limits: InstanceLimits,
     ) -> Result<Arc<Program>, Error> {
         self.0.prepare(component, limits, &CancelToken::default())
+    }
+
+    /// The secrets and settings that guests read.
+    #[must_use]
+    pub fn variables(&self) -> &VariablesRegistry {
+        &self.0.shared.variables
     }
 
     /// What the runtime chose at start, and how many instances are live now.

@@ -246,6 +246,10 @@ pub struct InstanceLimits {
     /// Hosts that it may call over HTTP: `example.com` on the scheme's default port, `example.com:8443` on that port.
     /// Default: none. Error `http-not-granted`.
     pub http: Vec<String>,
+    /// Names of the secrets that it may read. Default: none. Error `secret-not-granted`.
+    pub secrets: Vec<String>,
+    /// Names of the settings that it may read. Default: none. Error `setting-not-granted`.
+    pub settings: Vec<String>,
     /// Number of HTTP calls that one turn may make. Default 16. Error `too-many-http-calls`.
     pub http_calls: u64,
     /// Size in bytes of one turn's HTTP requests and responses, headers included. Default 1 MiB. Error
@@ -299,6 +303,8 @@ impl Default for InstanceLimits {
             ask_bytes: 1 << 20,
             ask_timeout: Duration::from_secs(5),
             http: Vec::new(),
+            secrets: Vec::new(),
+            settings: Vec::new(),
             http_calls: 16,
             http_bytes: 1 << 20,
             http_timeout: Duration::from_secs(5),

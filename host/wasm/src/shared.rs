@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use crate::Error;
 use crate::http_client::OutgoingHttp;
 use crate::ticker::Ticker;
+use crate::variables::VariablesRegistry;
 
 /// Maximum number of components whose methods are read at the same time. Reading them runs the component's code on a
 /// separate thread.
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) max_live: u32,
     live: AtomicU32,
     pub(crate) http: Arc<OutgoingHttp>,
+    /// The secrets and settings of types.
+    pub(crate) variables: VariablesRegistry,
     /// Permits for reading methods.
     pub(crate) readers: Semaphore,
 }
@@ -30,7 +33,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(ticker: Ticker, tick: Duration, max_live: u32, http: OutgoingHttp) -> Shared {
         let (live, readers) = (AtomicU32::new(0), Semaphore::new(READERS));
-        Shared { ticker, tick, max_live, live, http: Arc::new(http), readers }
+        let variables = VariablesRegistry::default();
+        Shared { ticker, tick, max_live, live, http: Arc::new(http), variables, readers }
     }
 
     /// How many instances are live now.

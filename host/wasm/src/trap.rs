@@ -44,6 +44,12 @@ pub(crate) enum HostTrap {
     AsksTooLarge { would: u64, limit: u64 },
     #[error("an HTTP call was made to {0:?}, which the manifest does not grant ([grants] http)")]
     HttpNotGranted(String),
+    #[error("the secret {0:?} was read, which the manifest does not grant ([grants] secrets)")]
+    SecretNotGranted(String),
+    #[error("the setting {0:?} was read, which the manifest does not grant ([grants] settings)")]
+    SettingNotGranted(String),
+    #[error("{name:?} cannot be read: {why}")]
+    VariableUnavailable { name: String, why: String },
     #[error("an HTTP call was made in a query")]
     HttpInQuery,
     #[error("an HTTP call was made outside a message's turn or a timer's firing")]

@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 16] = [
+const IMPORTS: [&str; 18] = [
     "types",
     "context",
     "state",
@@ -26,6 +26,8 @@ const IMPORTS: [&str; 16] = [
     "channels",
     "subscriptions",
     "deletion",
+    "secrets",
+    "settings",
 ];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.

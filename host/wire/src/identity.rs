@@ -148,8 +148,14 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> Result<String, IdentityE
     use x509_parser::prelude::{FromDer, X509Certificate};
     let (_, parsed) = X509Certificate::from_der(certificate)
         .map_err(|e| IdentityError::Certificate(e.to_string()))?;
-    let digest = ring::digest::digest(&ring::digest::SHA256, parsed.tbs_certificate.as_ref());
-    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(sha256(parsed.tbs_certificate.as_ref()))
+}
+
+/// A digest in lower-case hexadecimal.
+#[cfg(feature = "server")]
+fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The fingerprint of the first certificate in a PEM text.

@@ -48,6 +48,7 @@ pub mod tls;
 mod trust;
 #[cfg(feature = "server")]
 pub mod validate;
+mod variable;
 
 pub use error::{Error, decode_error_message, problem};
 pub use limits::{Limits, PeerLimits};

@@ -47,6 +47,11 @@ fn requests_about_the_cluster() {
         restore: vec!["b".into()],
         reason: "c".into(),
     };
+    let set_variable =
+        VariablesRequest { r#type: "t".into(), set: Some(variable()), ..Default::default() };
+    let removed = VariableName { kind: VariableKind::Setting.into(), name: "n".into() };
+    let remove_variable =
+        VariablesRequest { r#type: "t".into(), remove: Some(removed), ..Default::default() };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
         (Request::Shards(ShardsRequest {}), "3a00"),
@@ -70,8 +75,26 @@ fn requests_about_the_cluster() {
             "c204050801120161",
         ),
         (Request::Authorities(authorities), "ca040d0a017412060a016e1201631801"),
+        (
+            Request::Variables(set_variable),
+            "d2041a0a01741215080112016e1a017620012a016230013a017442016b",
+        ),
+        (Request::Variables(remove_variable), "d2040a0a01741a05080212016e"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
+    }
+}
+
+fn variable() -> Variable {
+    Variable {
+        kind: VariableKind::Secret.into(),
+        name: "n".into(),
+        value: "v".into(),
+        unix_ms: 1,
+        by: "b".into(),
+        granted: true,
+        r#type: "t".into(),
+        key: "k".into(),
     }
 }
 
@@ -368,6 +391,10 @@ fn responses_about_the_cluster() {
                 presented: vec![node_certificate()],
             }),
             "0801ca040d08011201741a060a016e120163",
+        ),
+        (
+            Response::Variables(Variables { variables: vec![variable()], deployed: true }),
+            "0801d204190a15080112016e1a017620012a016230013a017442016b1001",
         ),
         (
             Response::Revocations(Revocations { revocations: vec![revocation] }),

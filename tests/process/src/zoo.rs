@@ -16,6 +16,7 @@ pub fn manifest(sink: &Sink) -> String {
     format!(
         "[limits]\nmemory = \"32 MiB\"\nhttp-timeout = \"1 s\"\n\
          [grants]\ntell = [\"misbehaving\"]\nask = [\"misbehaving\"]\n\
+         secrets = [\"v\"]\nsettings = [\"v\"]\n\
          http = [\"127.0.0.1:{}\", \"10.0.0.1\"]\n",
         sink.port
     )

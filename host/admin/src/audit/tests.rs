@@ -1,7 +1,8 @@
 use bytes::Bytes;
 use ostraca_wire::proto::{
     ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, PolicyRequest,
-    RevocationsRequest, Rollout, ShardRange, UndeployRequest,
+    RevocationsRequest, Rollout, ShardRange, UndeployRequest, Variable, VariableKind, VariableName,
+    VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -39,6 +40,16 @@ fn each_change_says_what_it_concerns_and_how() {
     let restore = RevocationsRequest { restore: vec!["client/a".into()], ..Default::default() };
     let set = PolicyRequest { text: Some("x".into()), force: true, ..Default::default() };
     let range = Some(ShardRange { first: 1, last: 9, ..Default::default() });
+    let secret = Variable {
+        kind: VariableKind::Secret.into(),
+        name: "api-key".into(),
+        value: "hidden".into(),
+        ..Default::default()
+    };
+    let set_secret = VariablesRequest { r#type: cart(), set: Some(secret), ..Default::default() };
+    let removed = VariableName { kind: VariableKind::Setting.into(), name: "greeting".into() };
+    let remove_setting =
+        VariablesRequest { r#type: cart(), remove: Some(removed), ..Default::default() };
     for (request, expected) in [
         (upload(false, false), "deploy|cart|component abababababababab"),
         (upload(true, false), "deploy|cart|component abababababababab, inactive"),
@@ -72,6 +83,9 @@ fn each_change_says_what_it_concerns_and_how() {
         ),
         (Op::Revocations(restore), "revoke --undo|client/a|"),
         (Op::Revocations(RevocationsRequest::default()), "nothing"),
+        (Op::Variables(set_secret), "secret set|cart|api-key"),
+        (Op::Variables(remove_setting), "setting remove|cart|greeting"),
+        (Op::Variables(VariablesRequest::default()), "nothing"),
         (Op::Backup, "backup||"),
         (Op::Status, "nothing"),
     ] {

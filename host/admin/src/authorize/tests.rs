@@ -3,7 +3,7 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    PolicyRequest, RevocationsRequest, UndeployRequest,
+    PolicyRequest, RevocationsRequest, UndeployRequest, Variable, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -105,6 +105,15 @@ fn policy(text: Option<&str>) -> AdminOperation {
     AdminOperation::Policy(PolicyRequest { text, ..Default::default() })
 }
 
+fn variables(entity_type: &str, set: bool) -> AdminOperation {
+    let set = set.then(Variable::default);
+    AdminOperation::Variables(VariablesRequest {
+        r#type: entity_type.into(),
+        set,
+        ..Default::default()
+    })
+}
+
 fn revocations(revoke: &[&str], restore: &[&str]) -> AdminOperation {
     let owned = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect();
     let (revoke, restore) = (owned(revoke), owned(restore));
@@ -123,6 +132,9 @@ fn each_request_is_for_exactly_these_roles() {
         ("activate order", activate("order"), "odn"),
         ("undeploy cart", undeploy("cart"), "odOn"),
         ("undeploy order", undeploy("order"), "odn"),
+        ("secrets of cart", variables("cart", false), "odOn"),
+        ("set a secret of cart", variables("cart", true), "odOn"),
+        ("set a secret of order", variables("order", true), "odn"),
         ("deployments", AdminOperation::Deployments(None), "odvOsn"),
         ("deployments of cart", AdminOperation::Deployments(named("cart")), "odvOsn"),
         ("deployments of order", AdminOperation::Deployments(named("order")), "odvn"),

@@ -10,6 +10,7 @@ use ostraca_node::config::ClusterSettings;
 use ostraca_node::{Config, InitOptions, Node, NodeError};
 use ostraca_wire::identity::IdentityError;
 
+use super::dev_http::{self, DevToken};
 use super::{deploy, run};
 use crate::args::{Dev, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
@@ -25,25 +26,31 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     let project = args.dir.as_deref().map(Project::load).transpose()?;
     let (mut config, made) = settle(args)?;
     let port = SavedAddress::choose(args, &mut config);
+    dev_http::choose(&args.data, &mut config);
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
         () = stop.recv() => return Ok(Exit::Done),
     };
     let (profile, path) = profile(&args.data, &node)?;
     port.remember(&node);
-    greet(global, args, &node, made, &path, &port);
-    let client = match args.dir {
-        Some(_) => Some(Client::connect(profile).await?),
-        None => None,
+    dev_http::remember(&args.data, &node);
+    let client = match Client::connect(profile).await {
+        Ok(client) => client,
+        Err(error) => {
+            // A running node must be stopped.
+            node.stop(std::time::Duration::from_secs(1)).await;
+            return Err(error.into());
+        }
     };
+    let token = DevToken::prepare(&args.data, &client).await;
+    greet(global, args, &node, made, &path, &port, &token);
     let why = tokio::select! {
         () = stop.recv() => None,
         why = node.wait_for_failure() => Some(why),
-        never = follow(args.dir.as_deref(), project, client.as_ref()) => match never {},
+        never = follow(args.dir.as_deref(), project, &client) => match never {},
+        () = token.keep() => None,
     };
-    if let Some(client) = client {
-        connection::disconnect(client).await;
-    }
+    connection::disconnect(client).await;
     run::finish(node, stop, why).await
 }
 
@@ -140,6 +147,7 @@ fn greet(
     made: bool,
     profile: &Path,
     port: &SavedAddress,
+    token: &DevToken,
 ) {
     output::line(&run::ready(node));
     if global.output == OutputFormat::Json {
@@ -156,6 +164,7 @@ fn greet(
         let quoted = quote::shell_quote(&path.display().to_string());
         output::line(&format!("in other terminals, run: export OSTRACA_PROFILE={quoted}"));
     }
+    dev_http::greet(&args.data, node, token);
     if args.dir.is_none() {
         output::line("next, in another terminal in this directory:");
         output::line("  ostraca new hello");
@@ -167,12 +176,8 @@ enum Never {}
 
 /// Builds and deploys now and on every save of a source file. A failed build or deploy is shown; the previous
 /// deployment keeps serving.
-async fn follow(
-    dir: Option<&Path>,
-    mut project: Option<Project>,
-    client: Option<&Client>,
-) -> Never {
-    let (Some(dir), Some(client)) = (dir, client) else { return std::future::pending().await };
+async fn follow(dir: Option<&Path>, mut project: Option<Project>, client: &Client) -> Never {
+    let Some(dir) = dir else { return std::future::pending().await };
     loop {
         let sources = project.as_ref().map_or(dir, |it| &it.dir).to_owned();
         let sources = if sources == Path::new("") { PathBuf::from(".") } else { sources };

@@ -21,6 +21,7 @@ pub(crate) mod delete;
 pub(crate) mod deploy;
 pub(crate) mod deployments;
 pub(crate) mod dev;
+mod dev_http;
 pub(crate) mod drain;
 pub(crate) mod dry_run;
 pub(crate) mod entities;
@@ -53,4 +54,5 @@ pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
     if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
 }
 pub(crate) mod undeploy;
+pub(crate) mod variables;
 pub(crate) mod watch;

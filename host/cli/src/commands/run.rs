@@ -33,6 +33,9 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         return finish(node, stop, Some(error)).await;
     }
     output::line(&ready(&node));
+    if let Some(url) = node.http_url() {
+        output::line(&format!("HTTP gateway at {url}"));
+    }
     let why = tokio::select! {
         () = stop.recv() => None,
         why = node.wait_for_failure() => Some(why),

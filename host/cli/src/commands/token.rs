@@ -47,6 +47,29 @@ fn authority(directory: &Path) -> Result<(String, ClusterId, SigningKey), Failur
     Ok((pem, cluster, tokens::signing_key(directory).map_err(invalid)?))
 }
 
+/// Signs a token for token/ostraca/NAME.
+pub(super) fn sign(
+    key: &SigningKey,
+    cluster: ClusterId,
+    name: &str,
+    ttl: Duration,
+) -> Result<(String, Claims), Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let claims = Claims {
+        iss: ISSUER.into(),
+        sub: name.into(),
+        aud: cluster.to_string(),
+        iat: now.as_secs(),
+        exp: (now + ttl).as_secs(),
+        jti: format!("{:032x}", rand::random::<u128>()),
+    };
+    let failed = |error: ostraca_token::SigningKeyError| {
+        Failure::unexpected(codes::INVALID_IDENTITY, error.to_string())
+    };
+    let token = key.issue(&claims).map_err(failed)?;
+    Ok((token, claims))
+}
+
 fn issue(global: &Global, args: &IssueToken) -> Result<(), Failure> {
     let (pem, cluster, key) = authority(&args.ca)?;
     // A holder's name follows the rules for names in certificates.
@@ -56,23 +79,10 @@ fn issue(global: &Global, args: &IssueToken) -> Result<(), Failure> {
         let text = "--ttl must be more than 0 and at most 30 days";
         return Err(Failure::usage(codes::INVALID_VALUE, text));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let expires = now + args.ttl;
-    let claims = Claims {
-        iss: ISSUER.into(),
-        sub: args.name.clone(),
-        aud: cluster.to_string(),
-        iat: now.as_secs(),
-        exp: expires.as_secs(),
-        jti: format!("{:032x}", rand::random::<u128>()),
-    };
-    let failed = |error: ostraca_token::SigningKeyError| {
-        Failure::unexpected(codes::INVALID_IDENTITY, error.to_string())
-    };
-    let token = key.issue(&claims).map_err(failed)?;
+    let (token, claims) = sign(&key, cluster, &args.name, args.ttl)?;
     let (principal, id) =
         (format!("token/{ISSUER}/{}", args.name), format!("token-id/{ISSUER}/{}", claims.jti));
-    let expires_ms = expires.as_secs() * 1_000;
+    let expires_ms = claims.exp * 1_000;
     let mut written = Vec::new();
     if let Some(out) = &args.out {
         fs::create_dir_all(out).map_err(|error| Failure::file("create", out, &error))?;

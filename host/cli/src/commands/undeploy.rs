@@ -113,7 +113,10 @@ fn show(global: &Global, args: &Undeploy, it: &UndeployResult, deleted: u64) {
     if args.delete_state {
         output::line(&format!("{} deleted", many(deleted, "entity", "entities")));
     }
-    output::line(&format!("{} is undeployed; its last revision was {}", it.r#type, it.revision));
+    output::line(&match it.revision {
+        0 => format!("{} was not deployed; its secrets and settings are removed", it.r#type),
+        revision => format!("{} is undeployed; its last revision was {revision}", it.r#type),
+    });
     if it.left > 0 {
         let left = many(it.left, "entity was", "entities were");
         output::line(&format!(

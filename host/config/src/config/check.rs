@@ -72,6 +72,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     sizes(input, file)?;
     counts(input, file)?;
     addresses(input, file)?;
+    http(input, file)?;
     check_manager_silence(input, file)?;
     strategy(input, file)
 }
@@ -152,6 +153,37 @@ fn postgres(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError
     Ok(())
 }
 
+fn http(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    let http = &file.http;
+    let Some(listen) = http.listen else { return Ok(()) };
+    if !file.roles.contains(&Role::Gateway) {
+        let why =
+            "the HTTP gateway needs the role `gateway`: without it, the node accepts no messages";
+        return Err(input.at(&["http", "listen"], why.into(), None));
+    }
+    match (&http.certificate, &http.key) {
+        (Some(_), None) => {
+            let why = "`http.certificate` needs `http.key`";
+            return Err(input.at(&["http", "certificate"], why.into(), None));
+        }
+        (None, Some(_)) => {
+            let why = "`http.key` needs `http.certificate`";
+            return Err(input.at(&["http", "key"], why.into(), None));
+        }
+        (None, None) if !listen.ip().is_loopback() => {
+            let why = format!("others can reach {listen}, and would send their tokens in clear");
+            let help = "set `http.certificate` and `http.key`, or listen on 127.0.0.1 behind a proxy with TLS";
+            return Err(input.at(&["http", "listen"], why, Some(help.into())));
+        }
+        _ => {}
+    }
+    if http.default_timeout > http.max_timeout {
+        let why = "`default-timeout` must not be longer than `max-timeout`";
+        return Err(input.at(&["http", "default-timeout"], why.into(), None));
+    }
+    Ok(())
+}
+
 /// A node that receives its hand-off request in time must not conclude that the manager is unresponsive.
 fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if u128::from(file.manager_silence_ms())
@@ -211,6 +243,10 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["gateway", "max-backoff"], file.gateway.max_backoff, MS, HOUR),
         (["gateway", "default-timeout"], file.gateway.default_timeout, MS, 24 * HOUR),
         (["gateway", "max-timeout"], file.gateway.max_timeout, MS, 24 * HOUR),
+        (["http", "header-timeout"], file.http.header_timeout, 10 * MS, HOUR),
+        (["http", "body-timeout"], file.http.body_timeout, 10 * MS, HOUR),
+        (["http", "default-timeout"], file.http.default_timeout, MS, 24 * HOUR),
+        (["http", "max-timeout"], file.http.max_timeout, MS, 24 * HOUR),
         (["hand-off", "ack-timeout"], hand_off.ack_timeout, MS, HOUR),
         (["hand-off", "stop-resend-interval"], hand_off.stop_resend_interval, 10 * MS, HOUR),
         (["hand-off", "timeout"], hand_off.timeout, 10 * MS, 24 * HOUR),
@@ -290,6 +326,8 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let all = [
         // The body of a command that handles 256 dead letters has 2 KiB.
         (["network", "max-message"], network.max_message, 4 * KIB, 32 * MIB),
+        (["http", "max-header-bytes"], file.http.max_header_bytes, 8 * KIB, MIB),
+        (["http", "max-body-bytes"], file.http.max_body_bytes, MIB, 2 * GIB),
         (["network", "session-in-flight-bytes"], network.session_in_flight_bytes, KIB, GIB),
         // Pages of channels may use half of each: the page on its way to a client and the next one.
         (["network", "connection-bytes"], network.connection_bytes, MIB, 64 * GIB),

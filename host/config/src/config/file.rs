@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::etcd::EtcdSection;
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
+use super::http::HttpSection;
 use super::kubernetes::KubernetesSection;
 use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
@@ -49,6 +50,7 @@ pub(super) struct ConfigFile {
     pub(super) network: NetworkSection,
     pub(super) peers: PeersSection,
     pub(super) gateway: GatewaySection,
+    pub(super) http: HttpSection,
     pub(super) hand_off: HandOffSection,
     pub(super) rebalance: RebalanceSection,
     pub(super) guests: GuestsSection,
@@ -68,6 +70,7 @@ pub(super) struct IdentityFiles {
     pub(super) ca: PathBuf,
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
+    pub(super) secret_keys: PathBuf,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -226,6 +229,7 @@ impl Default for ConfigFile {
             network: NetworkSection::default(),
             peers: PeersSection::default(),
             gateway: GatewaySection::default(),
+            http: HttpSection::default(),
             hand_off: HandOffSection::default(),
             rebalance: RebalanceSection::default(),
             guests: GuestsSection::default(),
@@ -243,7 +247,12 @@ impl Default for ConfigFile {
 
 impl Default for IdentityFiles {
     fn default() -> Self {
-        Self { ca: "ca/ca.pem".into(), certificate: "node.pem".into(), key: "node.key".into() }
+        Self {
+            ca: "ca/ca.pem".into(),
+            certificate: "node.pem".into(),
+            key: "node.key".into(),
+            secret_keys: "ca/secret.key".into(),
+        }
     }
 }
 

@@ -92,7 +92,7 @@ pub(super) fn manifest(
         return Err(range(input, &["lifecycle", "time-to-live"], "1 s", "36500 days"));
     }
     let on_failure = on_failure(input, &file.lifecycle.on_failure)?;
-    let GrantsSection { ask, tell, http, topics } = &file.grants;
+    let GrantsSection { ask, tell, http, secrets, settings, topics } = &file.grants;
     if !topics.is_empty() {
         let what = "a grant of `topics`";
         return Err(not_yet(input, &["grants", "topics"], what, "leave it out"));
@@ -106,6 +106,15 @@ pub(super) fn manifest(
         if let Some(wrong) = types.iter().find(|granted| !is_name(granted)) {
             let why = format!("{wrong:?} is not the name of a type");
             return Err(input.at(&["grants", key], why, None));
+        }
+    }
+    for (key, names) in [("secrets", secrets), ("settings", settings)] {
+        if let Some(wrong) = names.iter().find(|granted| !is_variable_name(granted)) {
+            let why = format!("{wrong:?} is not the name of a secret or a setting");
+            let help = format!(
+                "write 1 to {NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
+            );
+            return Err(input.at(&["grants", key], why, Some(help)));
         }
     }
     if !tell.is_empty() {
@@ -130,6 +139,8 @@ pub(super) fn manifest(
             ask: file.grants.ask,
             tell: file.grants.tell,
             http: file.grants.http,
+            secrets: file.grants.secrets,
+            settings: file.grants.settings,
         },
         access: Access { send: file.access.send },
     })
@@ -172,6 +183,12 @@ fn is_name(value: &str) -> bool {
     value.len() <= NAME
         && value.starts_with(|c: char| c.is_ascii_alphanumeric())
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+/// Whether this can be the name of a secret or a setting.
+#[must_use]
+pub fn is_variable_name(name: &str) -> bool {
+    is_name(name)
 }
 
 /// Whether an HTTP grant is a host's name or address, possibly with a port.

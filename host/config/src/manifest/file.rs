@@ -130,6 +130,10 @@ pub(super) struct GrantsSection {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) http: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) secrets: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) settings: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) topics: Vec<String>,
 }
 
@@ -273,6 +277,8 @@ impl ManifestFile {
                 ask: from.grants.ask,
                 tell: from.grants.tell,
                 http: from.grants.http,
+                secrets: from.grants.secrets,
+                settings: from.grants.settings,
                 ..GrantsSection::default()
             },
             access: AccessSection { send: from.access.send },

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ostraca_catalog::rows;
+use ostraca_catalog::rows::{self, AuthoritiesRow, CertificateRow};
 use ostraca_config::Config;
 use ostraca_core::ids::Epoch;
 use ostraca_core::rows::{NodeStatus, Row};
@@ -75,10 +75,19 @@ fn least_counter(unix_s: u64) -> u64 {
     unix_s << RAISES_A_SECOND
 }
 
-/// Raises the counters of a row to at least `least`, and marks nodes as dead: their processes are of before.
+/// Raises the counters of a row to at least `least`, marks nodes as dead, since their processes are of before, and empties
+/// the rows of authorities: what the nodes trust and present is in their files, and a backup may name an authority that has
+/// been replaced since.
 fn raise(item: Item, least: u64) -> Result<Item, StoreError> {
     let Item::Row { key, value } = item else { return Ok(item) };
     let damaged = |error: ostraca_catalog::Error| StoreError::Corrupt(error.to_string());
+    if key == rows::AUTHORITIES || key.starts_with(rows::CERTIFICATES) {
+        let empty = match key == rows::AUTHORITIES {
+            true => rows::encode_value(&AuthoritiesRow::default()),
+            false => rows::encode_value(&CertificateRow::default()),
+        };
+        return Ok(Item::Row { key, value: empty.map_err(damaged)? });
+    }
     let stored = StoredRow { key: key.clone(), revision: 0, value: value.clone() };
     let Some((_, mut row, _)) = rows::decode_row(&stored).map_err(damaged)? else {
         return Ok(Item::Row { key, value });
@@ -173,6 +182,26 @@ mod tests {
                 assert_eq!((found.status, found.draining), (expected, true));
             }
         }
+        let emptied = |key: String, value| {
+            let Ok(Item::Row { key, value }) = raise(Item::Row { key, value }, 9) else {
+                panic!("a row")
+            };
+            StoredRow { key, revision: 1, value }
+        };
+        let presented = CertificateRow { presented: "a former one".into(), ..Default::default() };
+        let value = rows::encode_value(&presented).expect("encoded");
+        let stored = emptied(rows::certificate_key("n1"), value);
+        assert_eq!(
+            rows::decode::<CertificateRow>(&stored).expect("a row"),
+            CertificateRow::default()
+        );
+        let trusted = AuthoritiesRow { trusted: "a former one".into(), ..Default::default() };
+        let value = rows::encode_value(&trusted).expect("encoded");
+        let stored = emptied(rows::AUTHORITIES.into(), value);
+        assert_eq!(
+            rows::decode::<AuthoritiesRow>(&stored).expect("a row"),
+            AuthoritiesRow::default()
+        );
         let other = Item::Row { key: "settings".into(), value: "any".into() };
         assert_eq!(raise(other.clone(), 9), Ok(other));
     }

@@ -2,30 +2,33 @@
 //! functions that build them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_admin::{AdminDeps, AdminService};
-use ostraca_catalog::AuditLog;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
+use ostraca_catalog::{AuditLog, VariablesReader};
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
 use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::node::Event;
+use ostraca_http::{HttpGateway, Probes, TypeWait};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::Node;
 use super::builder::NodeBuilder;
 use super::network::Network;
 use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
+use super::{HTTP_GRACE, HttpTask, Node};
 use crate::error::NodeError;
 use crate::health;
 use crate::renewal::Renewal;
-use crate::service::ClientBackend;
+use crate::service::{ClientBackend, TYPE_TIMEOUT};
 use crate::stores::LocalStore;
 
 impl Node {
@@ -40,6 +43,12 @@ impl Node {
 
     async fn build(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.load_identity()?;
+        let keys = config.load_secret_keys()?;
+        if keys.is_none() {
+            tracing::info!(
+                "no key for secrets (`identity.secret-keys`): this node can neither read nor set secrets"
+            );
+        }
         let mut basis = NodeBuilder::new(config, trust.cluster);
         let roles = basis.config.roles();
         let mut control = ControlThread::spawn(basis.config.control_inbox_limits(), &basis.stats)?;
@@ -47,6 +56,10 @@ impl Node {
         let own = basis.open_local_store().await?;
         let mut network = Network::bind(&basis, &identity, &trust, &control, own.as_ref())?;
         let (mut vital, mut tasks) = (JoinSet::new(), JoinSet::new());
+        let http = match basis.config.http_settings() {
+            Some(settings) => Some(HttpGateway::bind(settings).await?),
+            None => None,
+        };
         let server = network.server.clone();
         vital.spawn(async move { server.run().await });
 
@@ -80,6 +93,7 @@ impl Node {
 
         let wasm = basis.wasm().await?;
         let hosting = roles.host.then(|| wasm.clone());
+        let variables = VariablesReader::new(basis.cluster, keys, wasm.variables().clone());
         let total_instances = wasm.status().max_live_instances as usize;
         let workers = Workers::start(&basis, &stores, &control, total_instances)?;
         let loader = basis.loader(&stores, hosting, workers.inputs());
@@ -112,6 +126,7 @@ impl Node {
             gateway: gateway.clone(),
             loader: loader.clone(),
             access: basis.access.clone(),
+            variables: variables.clone(),
             cache,
             clock: basis.clock.clone(),
             stats: basis.stats.clone(),
@@ -144,6 +159,7 @@ impl Node {
             hosts: roles.host,
             loader,
             access: basis.access.clone(),
+            variables,
             audit: audit.clone(),
             gateway: gateway.clone(),
             control: control.input.clone(),
@@ -172,7 +188,33 @@ impl Node {
             audit,
             accepts_messages: roles.gateway,
         });
+        let http = http.map(|http| {
+            let (address, url, stop) = (http.address(), http.url(), CancellationToken::new());
+            tracing::info!(%url, "HTTP gateway");
+            let (view, shards) = (view.clone(), stores.cluster_info.shards);
+            let (own, leaving) = (basis.node.clone(), Arc::new(AtomicBool::new(false)));
+            let ends = leaving.clone();
+            let readiness = Arc::new(move || {
+                let view = view.borrow();
+                let row = view.nodes.get(&own);
+                let draining = row.is_none_or(|row| row.is_draining_or_leaving());
+                match (draining || ends.load(Ordering::Relaxed), view.is_ready(shards)) {
+                    (true, _) => Err("the node is draining or stopping".to_owned()),
+                    (_, false) => Err("not every shard has an owner that serves it".to_owned()),
+                    _ => Ok(()),
+                }
+            });
+            let types = basis.types.clone();
+            let type_wait: TypeWait = Arc::new(move |name| {
+                let types = types.clone();
+                async move { drop(types.wait(&name, TYPE_TIMEOUT).await) }.boxed()
+            });
+            let probes = Probes { readiness, type_wait };
+            let running = http.run(network.server.clone(), probes, stop.clone(), HTTP_GRACE);
+            HttpTask { address, url, leaving, stop, task: tokio::spawn(running) }
+        });
         Ok(Self {
+            http,
             summary: basis.summary(&stores),
             server: network.server,
             address: network.address,

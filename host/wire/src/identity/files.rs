@@ -41,6 +41,26 @@ pub fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
     })
 }
 
+/// Keeps other processes out of a directory until the file is dropped, or the process ends.
+///
+/// # Errors
+///
+/// [`IdentityError::File`] if another process is in it, or the file `lock` cannot be created there.
+pub fn lock(directory: &Path) -> Result<fs::File, IdentityError> {
+    let path = directory.join("lock");
+    let failed =
+        |source| IdentityError::File { action: "lock", path: path.display().to_string(), source };
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(failed)?;
+    file.try_lock().map_err(|error| {
+        failed(match error {
+            fs::TryLockError::WouldBlock => std::io::Error::other("another process uses it"),
+            fs::TryLockError::Error(error) => error,
+        })
+    })?;
+    Ok(file)
+}
+
 /// Renames a certificate or key.
 ///
 /// # Errors

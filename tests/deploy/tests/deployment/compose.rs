@@ -187,7 +187,7 @@ fn the_set_up_of_compose_makes_what_nodes_read() {
         run_step(&compose, step, dir.path());
     }
     for node in NODES {
-        for file in ["ca/ca.pem", "node.pem", "node.key"] {
+        for file in ["ca/ca.pem", "ca/secret.key", "node.pem", "node.key"] {
             assert!(dir.path().join(node).join(file).is_file(), "{node}: {file}");
         }
         assert!(

@@ -177,10 +177,12 @@ fn each_pod_has_its_own_configuration_and_identity() {
         has(set("ca"), "ca.pem");
         has(set("certificate"), &format!("{pod}.pem"));
         has(set("key"), &format!("{pod}.key"));
+        has(set("secret-keys"), "secret.key");
         let arguments = strings(&container["args"]);
         assert_eq!(arguments[..2], ["run", "--config"]);
         has(arguments[2], &format!("{pod}.toml"));
-        let others = files.iter().filter(|(_, key)| key.ends_with(".key")).count();
+        let own = |key: &str| key.ends_with(".key") && key != "secret.key";
+        let others = files.iter().filter(|(_, key)| own(key)).count();
         assert_eq!(others, 1, "{pod} sees another node's key: {files:?}");
         for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
             has(strings(&container[probe]["exec"]["command"])[3], "probe.toml");

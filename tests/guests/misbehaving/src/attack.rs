@@ -6,7 +6,7 @@ use std::time::Duration;
 use ostraca_sdk::log::Level;
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    channels, clock, context, journal, lifecycle, log, messaging, random, state, timers,
+    channels, clock, context, journal, lifecycle, log, messaging, random, state, timers, variables,
 };
 use serde::Deserialize;
 
@@ -44,6 +44,8 @@ pub enum Attack {
     Timers { count: u64 },
     /// Sends a delayed tell, cancels it, and lists all.
     DelayedTells { bytes: usize, count: u64 },
+    /// Reads a secret and a setting, whose names have this size.
+    Variables { size: usize, count: u64 },
     /// Draws the most random bytes that one call returns.
     Random { count: u64 },
     /// Reads the clock, the identity and the message.
@@ -103,6 +105,12 @@ impl Attack {
                 black_box(timers::list());
             }),
             Self::DelayedTells { bytes, count } => delayed_tells(bytes, count),
+            Self::Variables { size, count } => {
+                let name = "v".repeat(size);
+                (0..count).for_each(|_| {
+                    drop((variables::secret(&name), variables::setting(&name)));
+                });
+            }
             Self::Random { count } => {
                 let mut bytes = vec![0; 65_536];
                 (0..count).for_each(|_| random::fill(&mut bytes));

@@ -19,7 +19,7 @@ use ostraca_sdk::asks::PendingAsk;
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
     Error, StartReason, StopReason, asks, channels, clock, context, entity, http, journal,
-    lifecycle, log, messaging, random, serde_json, state, timers,
+    lifecycle, log, messaging, random, serde_json, state, timers, variables,
 };
 
 use crate::attack::Attack;
@@ -84,6 +84,33 @@ impl Misbehaving {
         let sum = state::get(&key).unwrap_or(0_u64) + by;
         state::set(&key, &sum);
         sum
+    }
+
+    /// Behaves: returns the lengths of secrets, or nothing for one that is not set.
+    #[message]
+    pub fn secrets(&self, names: Vec<String>) -> Vec<Option<usize>> {
+        names.iter().map(|name| variables::secret(name).map(|text| text.len())).collect()
+    }
+
+    /// Behaves: says whether a secret is this text, and counts the calls.
+    #[message]
+    pub fn is_secret(&mut self, name: String, text: String) -> bool {
+        state::set("checks", &(state::get("checks").unwrap_or(0_u64) + 1));
+        variables::secret(&name).is_some_and(|secret| secret == text)
+    }
+
+    /// Behaves: returns settings.
+    #[message]
+    pub fn settings(&self, names: Vec<String>) -> Vec<Option<String>> {
+        names.iter().map(|name| variables::setting(name)).collect()
+    }
+
+    /// Behaves: returns a setting before and after an ask.
+    #[message]
+    pub fn setting_around_ask(&mut self, name: String, id: String) -> [Option<String>; 2] {
+        let before = variables::setting(&name);
+        asking::ask_all("misbehaving", &id, "work", "", 1, 5_000);
+        [before, variables::setting(&name)]
     }
 
     /// Behaves: sets `count` keys.

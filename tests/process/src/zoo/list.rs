@@ -83,6 +83,20 @@ fn activations() -> Vec<GuestAttack> {
             json!({ "context": { "count": ENDLESS } }),
         ),
         attack(
+            "endless reads of secrets and settings",
+            "secrets.get, settings.get",
+            &["turn-time-limit"],
+            "secrets",
+            json!({ "variables": { "size": 1, "count": ENDLESS } }),
+        ),
+        attack(
+            "a secret with a huge name",
+            "secrets.get",
+            &["invalid-host-call", "value-too-large"],
+            "huge-secret",
+            json!({ "variables": { "size": 4 << 20, "count": 1 } }),
+        ),
+        attack(
             "endless random numbers",
             "random.*",
             &["turn-time-limit"],

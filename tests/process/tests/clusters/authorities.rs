@@ -2,7 +2,7 @@
 //! certified is worthless afterwards.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use ostraca_client::{Client, Profile};
@@ -10,6 +10,7 @@ use ostraca_process_tests::attack::{Load, LoadSize, judge};
 use ostraca_process_tests::cluster::{Options, impatient};
 use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::{Cluster, artifacts};
+use ostraca_wire::identity::CertificateChain;
 
 /// Waits until this many more messages have ended.
 async fn progress(load: &Load, more: u64) {
@@ -23,7 +24,7 @@ async fn progress(load: &Load, more: u64) {
 /// Runs the program with a profile.
 async fn run(profile: &Path, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(artifacts::ostraca().expect("built"));
-    command.arg("--profile").arg(profile).args(arguments);
+    command.arg("--profile").arg(profile).args(arguments).stdin(Stdio::null());
     command.output().await.expect("it runs")
 }
 
@@ -58,9 +59,10 @@ async fn an_authority_is_replaced_while_messages_flow() {
     progress(&load, 200).await;
 
     refused(&run(&former, &["ca", "rotate", "--ca", ca, "--finish"]).await, "usage", "--finish");
+    refused(&run(&former, &["ca", "rotate", "--ca", ca]).await, "usage", "--yes");
     // One node sleeps through it.
     cluster.term(2).expect("stopped");
-    let text = succeeded(&run(&former, &["ca", "rotate", "--ca", ca]).await);
+    let text = succeeded(&run(&former, &["ca", "rotate", "--yes", "--ca", ca]).await);
     assert!(text.contains("new certificates: n1, n2\n"), "{text}");
     assert!(text.contains("renewed when they start: n3"), "{text}");
     progress(&load, 200).await;
@@ -78,8 +80,14 @@ async fn an_authority_is_replaced_while_messages_flow() {
     refused(&run(&next, &finish).await, "authority-in-use", "n3");
     cluster.start_node(2).expect("started");
     cluster.wait_settled().await.expect("settled");
-    let text = succeeded(&run(&former, &["ca", "rotate", "--ca", ca]).await);
+    let text = succeeded(&run(&former, &["ca", "rotate", "--yes", "--ca", ca]).await);
     assert!(text.contains("new certificates: n1, n2, n3\n"), "{text}");
+    for node in 0..3 {
+        let own = std::fs::read_to_string(cluster.home(node).dir().join("node.pem"));
+        let own = CertificateChain::from_pem(&own.expect("read")).expect("a certificate");
+        let key = own.key_fingerprint();
+        assert!(text.contains(&key), "{key}: {text}");
+    }
     // A node keeps what it got, although its own files are as they were.
     cluster.term(1).expect("stopped");
     cluster.start_node(1).expect("started");
@@ -97,7 +105,7 @@ async fn an_authority_is_replaced_while_messages_flow() {
     let load = Load::start(&renewed, 12, 2, size);
     progress(&load, 200).await;
     let text = succeeded(&run(&next, &finish).await);
-    assert!(text.contains("no longer trusted"), "{text}");
+    assert!(text.contains("stops trusting it within 5 s"), "{text}");
     let closed = async {
         loop {
             let refused = clients[1].status().await.err().map(|error| error.to_string());

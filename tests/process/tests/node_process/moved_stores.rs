@@ -43,7 +43,8 @@ async fn progress(load: &Load, more: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r26_a_cluster_moves_to_postgres_and_back_under_load() {
     let server = Server::start("");
-    let url = server.url(&server.database());
+    let database = server.database();
+    let url = server.url(&database);
     let home = NodeDir::init_as("moving", &["--cluster", "moving"], |_| {}).expect("init");
     let mut node = NodeProcess::start(&home).expect("start");
     let network = Network::before(node.address).expect("network");
@@ -77,6 +78,11 @@ async fn r26_a_cluster_moves_to_postgres_and_back_under_load() {
     copy_refused(&home, places[0], places[1], "store-in-use", "nodes of the cluster are running");
 
     node.kill_9().expect("kill");
+    // The server may still carry out what the node has sent.
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while server.sql_on(&database, others).expect("the server's connections").trim() != "0" {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     copy_refused(&home, places[0], places[1], "invalid-value", "belongs to the cluster moving");
     std::fs::write(home.config(), embedded).expect("written");
     copy_refused(&home, &url, &config, "directory-not-empty", "is not empty");
