@@ -181,7 +181,7 @@ struct ReplyChannel {
 #[derive(Debug)]
 pub(crate) struct LocalReplies(Arc<ReplyChannel>);
 
-/// Where the replies of [`LocalReplies`] arrive.
+/// Where the replies to messages that came from this process arrive.
 #[derive(Debug)]
 pub struct LocalReceiver(mpsc::UnboundedReceiver<OutgoingReply>);
 

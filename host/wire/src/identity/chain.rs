@@ -4,7 +4,7 @@ use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{Identity, IdentityError, Principal, TrustRoot, certificates, sha256};
+use super::{Identity, IdentityError, Principal, TrustRoot, certificates};
 
 /// A certificate of a node or a client, and those that connect it to an authority, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +52,10 @@ impl CertificateChain {
     }
 
     /// The SHA-256 of the holder's public key, in hexadecimal: of the SubjectPublicKeyInfo in DER.
+    #[cfg(feature = "server")]
     #[must_use]
     pub fn key_fingerprint(&self) -> String {
-        sha256(&self.public_key)
+        super::sha256(&self.public_key)
     }
 
     /// The beginning of the certificate's validity.
