@@ -12,9 +12,6 @@ use crate::health::{Readiness, TypeWait};
 use crate::sessions::Sessions;
 use crate::settings::HttpSettings;
 
-/// The namespace of all types.
-pub(crate) const NAMESPACE: &str = "default";
-
 /// What the handlers share.
 pub(crate) struct App<S: Service> {
     pub(crate) server: Arc<Server<S>>,

@@ -21,7 +21,8 @@ use serde::de::IgnoredAny;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::app::{App, NAMESPACE};
+use crate::app::App;
+use crate::path::decoded;
 use crate::problem::{MESSAGE_ID, OUTCOME, Problem, VERSION};
 use crate::sent::SentBytes;
 use crate::session::{Held, NewCall, Outcome};
@@ -48,13 +49,7 @@ pub(crate) async fn call_entity<S: Service>(
     request: Request,
 ) -> Result<Response, Problem> {
     let principal = app.auth.holder(request.headers())?.principal;
-    let Path(path) = path.map_err(|error| {
-        Problem::refused(StatusCode::BAD_REQUEST, codes::UNKNOWN_PATH, error.body_text())
-            .help("percent-encode the id as UTF-8")
-    })?;
-    if path.namespace != NAMESPACE {
-        return Err(Problem::unknown_namespace(&path.namespace));
-    }
+    let path = decoded(path, |path| &path.namespace)?;
     let place = app.sessions.enter(&principal)?;
     let timeout = app.timeout(request.headers())?;
     let headers = request.headers().clone();
@@ -121,7 +116,7 @@ impl<S: Service> App<S> {
         if length.is_some() && is_json != Some(true) {
             return Err(not_json("the content type must be application/json".into()));
         }
-        let late = |_| {
+        let timed_out = |_| {
             let text = format!(
                 "the body did not arrive within {:?} (`http.body-timeout`)",
                 self.settings.body_timeout
@@ -137,7 +132,7 @@ impl<S: Service> App<S> {
             Problem::refused(StatusCode::SERVICE_UNAVAILABLE, codes::OVERLOADED, text)
         })?;
         let receive = Limited::new(request.into_body(), most as usize).collect();
-        let received = timeout(self.settings.body_timeout, receive).await.map_err(late)?;
+        let received = timeout(self.settings.body_timeout, receive).await.map_err(timed_out)?;
         let body = received.map_err(|error| match error.is::<LengthLimitError>() {
             true => too_large(most),
             false => Problem::refused(

@@ -24,11 +24,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::time::{sleep, timeout};
 
-use crate::app::{App, NAMESPACE};
+use crate::app::App;
+use crate::path::decoded;
 use crate::problem::Problem;
 use crate::sessions::Place;
 
-/// Where an earlier response ended, as browsers send it when they connect again.
+/// Where an earlier response ended.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How often a silent stream shows that it is alive, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -54,13 +55,7 @@ pub(crate) async fn follow<S: Service>(
     request: Request,
 ) -> Result<Response, Problem> {
     let holder = app.auth.holder(request.headers())?;
-    let Path(path) = path.map_err(|error| {
-        Problem::refused(StatusCode::BAD_REQUEST, codes::UNKNOWN_PATH, error.body_text())
-            .help("percent-encode the id as UTF-8")
-    })?;
-    if path.namespace != NAMESPACE {
-        return Err(Problem::unknown_namespace(&path.namespace));
-    }
+    let path = decoded(path, |path| &path.namespace)?;
     let place = app.sessions.enter(&holder.principal)?;
     let from = beginning(request.uri(), request.headers())?;
     let client = app.server.local_client(&holder.principal, vec![holder.principal.to_string()]);

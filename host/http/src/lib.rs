@@ -15,6 +15,7 @@ mod calls;
 mod channels;
 mod guard;
 mod health;
+mod path;
 mod problem;
 mod router;
 mod sent;

@@ -54,12 +54,6 @@ impl Problem {
         Self::new(status, code.as_str(), detail.into(), NOT_RUN)
     }
 
-    pub(crate) fn unknown_namespace(namespace: &str) -> Self {
-        let text = format!("unknown namespace {namespace:?}");
-        Self::refused(StatusCode::NOT_FOUND, codes::UNKNOWN_NAMESPACE, text)
-            .help("use the namespace `default`")
-    }
-
     /// The document, in one line.
     pub(crate) fn json(&self) -> String {
         // Plain values are always encodable.

@@ -394,10 +394,10 @@ async fn hostile_requests_are_refused_and_others_served() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         gateway.call("POST", path, "1").await
     };
-    let (late, refused) = futures::join!(waiting, next);
+    let (responses, refused) = futures::join!(waiting, next);
     refused.is_problem(429, "too-many-requests", "not-run");
-    for late in late {
-        late.expect("a response").is_problem(408, "body-timeout", "not-run");
+    for response in responses {
+        response.expect("a response").is_problem(408, "body-timeout", "not-run");
     }
     // Headers that never end.
     let mut stalled = gateway.connect().await;
