@@ -20,8 +20,6 @@ use super::standing::Caller;
 
 /// How often a change is tried again if somebody else changes the row at the same time.
 const ATTEMPTS: u32 = 10;
-/// What the keys of the rows begin with.
-const VARIABLES: &str = "variables/";
 /// Maximum number of types with values that are not deployed.
 const UNDEPLOYED: usize = 100;
 
@@ -86,7 +84,8 @@ impl AdminService {
     /// The secrets and settings of all types, deployed or not.
     async fn all_variables(&self) -> Result<AdminOutput, Problem> {
         let store = &*self.deployer.cluster_store;
-        let (all, _) = store.list(VARIABLES).await.map_err(|error| to_problem(error.into()))?;
+        let (all, _) =
+            store.list(rows::VARIABLES).await.map_err(|error| to_problem(error.into()))?;
         let mut variables = Vec::new();
         for row in &all {
             let Some(name) = rows::variables_type(&row.key) else { continue };
@@ -120,7 +119,8 @@ impl AdminService {
     /// Refuses values of one more type that is not deployed, if many such types have some: nobody sees them.
     async fn check_undeployed(&self) -> Result<(), Problem> {
         let store = &*self.deployer.cluster_store;
-        let (all, _) = store.list(VARIABLES).await.map_err(|error| to_problem(error.into()))?;
+        let (all, _) =
+            store.list(rows::VARIABLES).await.map_err(|error| to_problem(error.into()))?;
         let types = self.gateway.types.snapshot();
         let names = all.iter().filter_map(|row| rows::variables_type(&row.key));
         let count = names.filter(|name| !types.contains_key(*name)).count();

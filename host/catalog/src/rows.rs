@@ -318,14 +318,17 @@ pub struct VariableEntry {
     pub extensions: Extensions<Self>,
 }
 
+/// What the keys of types' secrets and settings begin with.
+pub const VARIABLES: &str = "variables/";
+
 /// The key of a type's secrets and settings.
 pub fn variables_key(entity_type: &str) -> String {
-    format!("variables/{NAMESPACE}/{entity_type}")
+    format!("{VARIABLES}{NAMESPACE}/{entity_type}")
 }
 
 /// The type whose secrets and settings the row with this key has.
 pub fn variables_type(key: &str) -> Option<&str> {
-    let name = key.strip_prefix("variables/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
+    let name = key.strip_prefix(VARIABLES)?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 

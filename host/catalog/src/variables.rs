@@ -187,8 +187,8 @@ mod tests {
         reader.on_row_changed(&StoredRow { key, revision: 10, value: "\u{1}damaged".into() });
         assert_eq!(read(&registry), None);
         assert!(registry.of("shop").unreadable.is_some());
-        reader.on_row_changed(&stored("shop", 11, &greeting("mended")));
-        assert_eq!(read(&registry).as_deref(), Some("mended"));
+        reader.on_row_changed(&stored("shop", 11, &greeting("fixed")));
+        assert_eq!(read(&registry).as_deref(), Some("fixed"));
     }
 
     #[test]
