@@ -142,17 +142,14 @@ fn change(request: &AdminOperation) -> Option<Change> {
         },
         // Without the text.
         Op::Variables(request) => {
-            let (action, kind, name) = match (&request.set, &request.remove) {
-                (Some(set), _) => ("set", set.kind(), &set.name),
-                (None, Some(removed)) => ("remove", removed.kind(), &removed.name),
+            let (kind, name, actions) = match (&request.set, &request.remove) {
+                (Some(set), _) => (set.kind(), &set.name, ["secret set", "setting set"]),
+                (None, Some(removed)) => {
+                    (removed.kind(), &removed.name, ["secret remove", "setting remove"])
+                }
                 (None, None) => return None,
             };
-            let action = match (kind, action) {
-                (VariableKind::Secret, "set") => "secret set",
-                (VariableKind::Secret, _) => "secret remove",
-                (_, "set") => "setting set",
-                _ => "setting remove",
-            };
+            let action = actions[usize::from(kind != VariableKind::Secret)];
             change(action, &request.r#type, name.clone())
         }
         // They read what an operator should know was read.

@@ -58,7 +58,7 @@ impl AdminService {
                 CertificateChain::from_pem(&it.certificate)
                     .is_ok_and(|chain| chain.is_trusted(&trusted))
             };
-            // Also those that have not said what they present.
+            // Also those that have not reported what they present.
             let mut all: BTreeSet<String> = presented.iter().map(|it| it.node.clone()).collect();
             all.extend(self.current_view().nodes.keys().map(ToString::to_string));
             let is_other =
