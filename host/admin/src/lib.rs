@@ -58,6 +58,8 @@ use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
+
+pub use listing::methods as describe_methods;
 use tokio::sync::{mpsc, watch};
 
 pub use authorize::is_diagnostic;
@@ -244,7 +246,7 @@ impl AdminService {
             AdminOperation::Methods(name) => {
                 let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;
                 let entry = entry.ok_or_else(|| unknown_type(&gateway.types.snapshot(), &name))?;
-                Ok(AdminOutput::Methods(listing::methods(&entry)))
+                Ok(AdminOutput::Methods(describe_methods(&entry)))
             }
             AdminOperation::Node => Ok(AdminOutput::Node(self.status.node_info())),
             AdminOperation::Status => Ok(AdminOutput::Status(Box::new(self.status.now(gateway)))),

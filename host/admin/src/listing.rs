@@ -157,7 +157,8 @@ fn stored_revision((entry, inactive): &(EarlierEntry, bool)) -> proto::StoredRev
 }
 
 /// The methods of a type, in the component's order.
-pub(super) fn methods(entry: &DeployedType) -> proto::Methods {
+#[must_use]
+pub fn methods(entry: &DeployedType) -> proto::Methods {
     let methods = entry.entries().iter().map(|method| proto::Method {
         name: method.name.clone(),
         kind: wire_kind(method.kind()).into(),

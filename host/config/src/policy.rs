@@ -31,6 +31,9 @@ pub use check::is_name;
 /// An invalid policy.
 pub type PolicyError = UserFileError;
 
+/// The principal of a request over HTTP without a token. Only a grant that names it, and no pattern, gives it a role.
+pub const ANONYMOUS: &str = "anonymous";
+
 /// Maximum size of a policy's text in bytes: a row of the cluster has at most 64 KiB.
 pub const MAX_POLICY_BYTES: usize = 63 << 10;
 
@@ -183,6 +186,7 @@ pub struct Policy {
     issuers: Vec<Issuer>,
     token_ttl: Duration,
     revocation_staleness: Duration,
+    web_origins: Vec<String>,
 }
 
 impl Policy {
@@ -232,7 +236,7 @@ impl Policy {
         }
         let mut permissions = Permissions::default();
         for grant in &self.grants {
-            if !grant.principals.iter().any(|it| pattern_matches(it, principal)) {
+            if !grant.principals.iter().any(|it| names(it, principal)) {
                 continue;
             }
             for name in &grant.roles {
@@ -250,15 +254,36 @@ impl Policy {
         permissions
     }
 
+    /// Whether some grant names the principal of requests without a token ([`ANONYMOUS`]).
+    #[must_use]
+    pub fn admits_anonymous(&self) -> bool {
+        self.grants.iter().any(|grant| grant.principals.iter().any(|it| it == ANONYMOUS))
+    }
+
+    /// Whether web pages of this origin may send requests over HTTP (`web-origins`; default none).
+    #[must_use]
+    pub fn admits_origin(&self, origin: &str) -> bool {
+        self.web_origins.iter().any(|it| it == "*" || it == origin)
+    }
+
     /// Whether some principal other than a node may change the policy.
     #[must_use]
     pub fn has_administrator(&self) -> bool {
         self.grants.iter().any(|grant| {
             grant.scope.is_everything()
+                && grant.principals.iter().any(|it| it != ANONYMOUS)
                 && grant.roles.iter().filter_map(|name| self.roles.get(name)).any(|role| {
                     role.permissions.contains(Permission::Administer) && role.scope.is_everything()
                 })
         })
+    }
+}
+
+/// Whether a grant to `pattern` is one to this principal.
+fn names(pattern: &str, principal: &str) -> bool {
+    match principal {
+        ANONYMOUS => pattern == ANONYMOUS,
+        principal => pattern_matches(pattern, principal),
     }
 }
 

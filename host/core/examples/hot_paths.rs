@@ -163,6 +163,7 @@ impl Shard {
             id: MessageId { session: self.session, sequence },
             after: 0,
             settled: sequence,
+            is_keyed: false,
             kind: MessageKind::Command,
             method: Arc::clone(&self.method),
             body: Bytes::from_static(b"1"),

@@ -160,6 +160,15 @@ impl fmt::Debug for ScopedSessionId {
     }
 }
 
+/// The id of the client's session that an idempotency key stands for, of which the command with the key is the only
+/// message (R17).
+#[must_use]
+pub fn session_of_idempotency_key(key: &str) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_derive_key("ostraca session of an idempotency key v1");
+    hasher.update(key.as_bytes());
+    first_16(&hasher.finalize())
+}
+
 /// A message's id: its session and its sequence within the session (R17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId {

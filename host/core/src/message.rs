@@ -54,6 +54,9 @@ pub struct Message {
     pub after: u64,
     /// All the session's sequences below this are resolved.
     pub settled: u64,
+    /// Whether its session is made from an idempotency key, and has no other message. If it is a command, its reply is
+    /// kept for `idempotency_ttl` (R17).
+    pub is_keyed: bool,
     /// Command or query, as the method declares.
     pub kind: MessageKind,
     /// The method's name.

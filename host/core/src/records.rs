@@ -357,13 +357,35 @@ pub struct Lane {
 
 impl Extensible for Lane {
     const NAME: &'static str = "Lane";
-    const FIELDS: &'static [u32] = &[Lane::SENDER];
+    const FIELDS: &'static [u32] = &[Lane::SENDER, Lane::KEYED];
 }
 
 impl Lane {
     /// The field with the sending entity; absent if the lane belongs to a client's session. Required: a release that
     /// dropped the lane by time would forget a sender that may still send again (R19).
     const SENDER: u32 = 1;
+    /// The field that says that the lane belongs to an idempotency key (bool); absent if it does not. Required: a
+    /// release that dropped the lane early would let a repeated request run again.
+    const KEYED: u32 = 3;
+
+    /// Whether the lane belongs to an idempotency key, and so keeps its reply for a time (R17).
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn is_keyed(&self) -> Result<bool, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(false);
+        }
+        Ok(self.extensions.get(Self::KEYED)?.unwrap_or_default())
+    }
+
+    /// Makes this the lane of an idempotency key.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_keyed(&mut self) -> Result<(), CodecError> {
+        self.extensions.set(Self::KEYED, &true)
+    }
 
     /// The entity that sends in this lane; `None` if the lane belongs to a client's session.
     ///

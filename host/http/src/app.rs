@@ -27,4 +27,6 @@ pub(crate) struct App<S: Service> {
     pub(crate) max_message: u32,
     /// The bytes of bodies that may be received at once.
     pub(crate) bodies: Arc<Semaphore>,
+    /// Places for descriptions of types that are being sent.
+    pub(crate) documents: Arc<Semaphore>,
 }

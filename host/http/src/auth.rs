@@ -15,6 +15,8 @@ use crate::problem::Problem;
 
 /// Maximum number of tokens that are remembered; beyond it, all are checked anew.
 const KNOWN: usize = 10_000;
+/// The principal of requests without a token.
+const ANONYMOUS: &str = "anonymous";
 /// Maximum length of a token in bytes.
 const TOKEN: usize = 8 << 10;
 
@@ -59,6 +61,9 @@ impl<S: Service> Authenticator<S> {
     /// # Errors
     /// `unauthenticated`, `invalid-token`, `token-expired`, `revoked` or `not-ready`.
     pub(crate) fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
+        if !headers.contains_key(AUTHORIZATION) && self.admits_anonymous()? {
+            return self.anonymous();
+        }
         let token = bearer(headers)?;
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
         let seen = self.changes.as_ref().map_or(0, |changes| *changes.borrow());
@@ -88,6 +93,25 @@ impl<S: Service> Authenticator<S> {
         let holder = Holder { principal, checked, valid_for: holder.valid_for };
         self.remember(digest, seen, holder.clone());
         Ok(holder)
+    }
+
+    /// Whether the policy names callers without a token.
+    ///
+    /// # Errors
+    /// `access-unknown`.
+    pub(crate) fn admits_anonymous(&self) -> Result<bool, Problem> {
+        self.server.service().admits_anonymous().map_err(Problem::of)
+    }
+
+    /// The sender of a request without a token, if the policy names it.
+    fn anonymous(&self) -> Result<Holder, Problem> {
+        let client = self.server.local_client(ANONYMOUS, vec![ANONYMOUS.to_owned()]);
+        let service = self.server.service();
+        service
+            .check_connection(&client)
+            .map_err(|why| unauthorized(codes::REVOKED, why, "send a token"))?;
+        let valid_for = Duration::MAX;
+        Ok(Holder { principal: ANONYMOUS.into(), checked: BootInstant::now(), valid_for })
     }
 
     fn remembered(&self, digest: &[u8; 32], seen: u64) -> Option<Holder> {

@@ -12,7 +12,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_O
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use ostraca_client::{Entity, Reply};
+use ostraca_client::{CallError, Entity, Reply};
 use ostraca_codes::codes;
 use ostraca_wire::proto::MessageKind;
 use ostraca_wire::server::Service;
@@ -29,9 +29,13 @@ use crate::session::{Held, NewCall, Outcome};
 
 const JSON: &str = "application/json";
 /// How long a caller waits for the outcome, in milliseconds.
-const TIMEOUT: HeaderName = HeaderName::from_static("ostraca-timeout");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("ostraca-timeout");
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// Names the request, so that it can be sent again.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Maximum length of such a name, in bytes.
+const MAX_KEY: usize = 255;
 /// Maximum length of a trace header that is passed on, in bytes.
 const TRACE: usize = 512;
 
@@ -50,7 +54,8 @@ pub(crate) async fn call_entity<S: Service>(
 ) -> Result<Response, Problem> {
     let principal = app.auth.holder(request.headers())?.principal;
     let path = decoded(path, |path| &path.namespace)?;
-    let place = app.sessions.enter(&principal)?;
+    let key = idempotency_key(request.headers())?;
+    let place = app.sessions.enter(&principal, key.as_deref())?;
     let timeout = app.timeout(request.headers())?;
     let headers = request.headers().clone();
     let [traceparent, tracestate] =
@@ -73,11 +78,18 @@ pub(crate) async fn call_entity<S: Service>(
         traceparent,
         tracestate,
         timeout,
+        is_keyed: key.is_some(),
         permit: place.permit,
     };
     let outcome = place.session.call(call).map_err(|refused| Problem::of(*refused))?;
     let Outcome { result, held } = outcome.await;
-    Ok(answer(result?, held))
+    let reply = result.map_err(|error| match (&error, &key) {
+        (CallError::Unknown { .. }, Some(_)) => {
+            Problem::from(error).help("send the request again with the same `idempotency-key`")
+        }
+        _ => Problem::from(error),
+    })?;
+    Ok(answer(reply, held))
 }
 
 impl<S: Service> App<S> {
@@ -190,6 +202,23 @@ fn arguments(uri: &Uri) -> Result<Bytes, Problem> {
             .help("the only parameter is `args`, with the arguments as JSON")
     })?;
     Ok(args.into())
+}
+
+/// The request's idempotency key, with or without the quotes of a structured header (RFC 8941).
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let key = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
+    let is_visible = key.bytes().all(|byte| byte.is_ascii_graphic());
+    if values.next().is_some() || key.is_empty() || key.len() > MAX_KEY || !is_visible {
+        let text = format!(
+            "`idempotency-key` must be given once, as 1 to {MAX_KEY} visible ASCII characters"
+        );
+        let refused = Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_HEADER, text);
+        return Err(refused.help("use a random UUID"));
+    }
+    Ok(Some(key.to_owned()))
 }
 
 /// A header that is passed on as it is; empty if it is missing or has no valid form.

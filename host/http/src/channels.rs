@@ -30,7 +30,7 @@ use crate::problem::Problem;
 use crate::sessions::Place;
 
 /// Where an earlier response ended.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How often a silent stream shows that it is alive, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -56,7 +56,7 @@ pub(crate) async fn follow<S: Service>(
 ) -> Result<Response, Problem> {
     let holder = app.auth.holder(request.headers())?;
     let path = decoded(path, |path| &path.namespace)?;
-    let place = app.sessions.enter(&holder.principal)?;
+    let place = app.sessions.enter(&holder.principal, None)?;
     let from = beginning(request.uri(), request.headers())?;
     let client = app.server.local_client(&holder.principal, vec![holder.principal.to_string()]);
     let ChannelPath { entity_type, id, channel, .. } = path;

@@ -15,6 +15,8 @@ mod calls;
 mod channels;
 mod guard;
 mod health;
+mod openapi;
+mod origin;
 mod path;
 mod problem;
 mod router;

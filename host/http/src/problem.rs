@@ -1,6 +1,7 @@
 //! Errors as problem documents (RFC 9457), and which status each has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -62,6 +63,12 @@ impl Problem {
 
     pub(crate) fn help(mut self, help: &str) -> Self {
         self.0.help = help.into();
+        self
+    }
+
+    /// The same, and it may pass after this time.
+    pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
+        self.0.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
@@ -157,6 +164,8 @@ fn refusal_status(code: &str, retry: bool) -> StatusCode {
         (codes::INVALID_MESSAGE, StatusCode::BAD_REQUEST),
         (codes::INVALID_ENTITY_ID, StatusCode::BAD_REQUEST),
         (codes::SESSION_FULL, StatusCode::TOO_MANY_REQUESTS),
+        (codes::TOO_MANY_IDEMPOTENCY_KEYS, StatusCode::TOO_MANY_REQUESTS),
+        (codes::IDEMPOTENCY_KEY_REUSED, StatusCode::UNPROCESSABLE_ENTITY),
         (codes::DEADLINE_EXCEEDED, StatusCode::GATEWAY_TIMEOUT),
     ];
     if let Some((_, status)) = fixed.iter().find(|(known, _)| known == code) {

@@ -14,7 +14,7 @@ use ostraca_wire::server::Service;
 
 use crate::app::App;
 use crate::problem::Problem;
-use crate::{calls, channels, health};
+use crate::{calls, channels, health, openapi, origin};
 
 pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
     let call = "/v1/{namespace}/{entity_type}/{id}/call/{method}";
@@ -26,7 +26,11 @@ pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
             get(calls::call_entity::<S>).post(calls::call_entity::<S>).fallback(other_method),
         )
         .route(channel, get(channels::follow::<S>).fallback(not_a_get))
+        .route("/openapi.json", get(openapi::show::<S>).fallback(not_a_get))
         .fallback(unknown_path)
+        // The last one is the first to see a request.
+        .layer(origin::cors(app))
+        .layer(middleware::from_fn_with_state(Arc::clone(app), origin::check_origin::<S>))
         .layer(middleware::from_fn_with_state(Arc::clone(app), check_host::<S>))
         .with_state(state)
         // Whoever asks these knows the node by any address, and learns nothing from them.
@@ -56,7 +60,7 @@ async fn other_method(method: Method) -> Response {
 }
 
 async fn not_a_get(method: Method) -> Response {
-    wrong_method("GET", format!("a channel is followed with GET, not with {method}"))
+    wrong_method("GET", format!("this is read with GET, not with {method}"))
 }
 
 fn wrong_method(allow: &'static str, text: String) -> Response {

@@ -30,6 +30,7 @@ use crate::app::App;
 use crate::auth::Authenticator;
 use crate::guard::Hosts;
 use crate::health::{Readiness, TypeWait};
+use crate::openapi::DOCUMENTS;
 use crate::router::router;
 use crate::sent::Guarded;
 use crate::sessions::Sessions;
@@ -136,12 +137,7 @@ impl HttpGateway {
         let Self { listener, address, tls, settings } = self;
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let ending = CancellationToken::new();
-        let sessions = Sessions::new(
-            Arc::clone(&server),
-            settings.principal_requests,
-            settings.max_body_bytes,
-            ending.clone(),
-        );
+        let sessions = Sessions::new(Arc::clone(&server), settings.clone(), ending.clone());
         let app = Arc::new(App {
             server: Arc::clone(&server),
             auth: Authenticator::new(Arc::clone(&server)),
@@ -152,6 +148,7 @@ impl HttpGateway {
             type_wait: probes.type_wait,
             max_message: server.limits().max_message,
             bodies: Arc::new(Semaphore::new(settings.max_body_bytes as usize)),
+            documents: Arc::new(Semaphore::new(DOCUMENTS)),
             settings,
         });
         let connections = Connections::new(&app.settings, router(&app), tls, stop.clone());

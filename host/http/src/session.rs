@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use ostraca_client::ledger::{CallAdmission, Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, Reply, SessionId};
 use ostraca_codes::codes;
+use ostraca_wire::envelope::KEYED;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind, Problem};
 use ostraca_wire::server::{Charge, ClientInfo, LocalReceiver, LocalSession, Server, Service};
@@ -30,6 +31,8 @@ pub(crate) struct NewCall {
     pub(crate) traceparent: String,
     pub(crate) tracestate: String,
     pub(crate) timeout: Duration,
+    /// The request has an idempotency key, from which the session is made.
+    pub(crate) is_keyed: bool,
     /// The request's place among those of its principal, until its outcome is known or has been sent.
     pub(crate) permit: OwnedSemaphorePermit,
 }
@@ -73,13 +76,13 @@ struct Waiter {
 }
 
 impl<S: Service> CallSession<S> {
-    /// Opens a session with a new id, on the current runtime. Once `ending` is cancelled, its calls end.
+    /// Opens a session on the current runtime. Once `ending` is cancelled, its calls end.
     pub(crate) fn open(
         server: &Server<S>,
         client: Arc<ClientInfo>,
+        id: SessionId,
         ending: CancellationToken,
     ) -> Self {
-        let id = SessionId::random();
         let (local, replies) = server.open_local_session(client, id.0);
         let inbox =
             Inbox { admission: CallAdmission::new(id, 1), calls: Vec::new(), closed: false };
@@ -120,6 +123,7 @@ impl<S: Service> CallSession<S> {
             traceparent: call.traceparent,
             tracestate: call.tracestate,
             utc_ms,
+            flags: if call.is_keyed { KEYED } else { 0 },
             ..Envelope::default()
         };
         let message = OutgoingMessage {

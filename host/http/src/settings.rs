@@ -26,6 +26,8 @@ pub struct HttpSettings {
     pub max_connections: usize,
     /// Maximum number of a principal's requests at the same time. Error `too-many-requests`. Default 1,000.
     pub principal_requests: usize,
+    /// Maximum number of a principal's requests in a second; 0 for no limit. Error `rate-limited`. Default 20,000.
+    pub principal_rate: u32,
     /// Maximum size of a request's line and headers in bytes. Default 16 KiB.
     pub max_header_bytes: usize,
     /// How long a connection may take to send the headers of a request, or be idle, and for the TLS handshake. Default
@@ -52,6 +54,7 @@ impl HttpSettings {
             hosts: Vec::new(),
             max_connections: 1_024,
             principal_requests: 1_000,
+            principal_rate: 20_000,
             max_header_bytes: 16 << 10,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),

@@ -4,17 +4,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_codes::codes;
+use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
-use ostraca_wire::proto::{Problem, Subscribe};
+use ostraca_wire::proto::{Methods, Problem, Subscribe};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
     SubscriptionEvent, TokenHolder, TokenRefused,
 };
 use tokio::sync::{mpsc, watch};
 
-use ostraca_admin::{AdminService, Caller, is_diagnostic};
+use ostraca_admin::{AdminService, Caller, describe_methods, is_diagnostic};
 use ostraca_catalog::types::unknown_type;
 use ostraca_catalog::{AccessRefused, AccessRegistry, AuditLog};
+use ostraca_config::policy::ANONYMOUS;
 use ostraca_core::ids::ClusterId;
 use ostraca_gateway::Gateway;
 
@@ -170,6 +172,33 @@ impl Service for ClientService {
             }
             Some(Ok(_) | Err(TokenRefused::NotReady(_))) | None => Ok(()),
         }
+    }
+
+    fn admits_anonymous(&self) -> Result<bool, Problem> {
+        let policy = self.access.policy().map_err(|refused| refused.problem(ANONYMOUS))?;
+        Ok(policy.admits_anonymous())
+    }
+
+    fn admits_origin(&self, origin: &str) -> Result<bool, Problem> {
+        let policy = self.access.policy().map_err(|refused| refused.problem(origin))?;
+        Ok(policy.admits_origin(origin))
+    }
+
+    fn describe_types(
+        &self,
+        peer: &ClientInfo,
+        name: Option<&str>,
+    ) -> Result<Vec<Methods>, Problem> {
+        let Some(ClientBackend { gateway, .. }) = self.backend.get() else {
+            return Err(node_starting());
+        };
+        let permissions = admission::permissions(&self.access, peer, false)?;
+        let types = gateway.types.snapshot();
+        let wanted = types.values().filter(|it| name.is_none_or(|name| *it.name == *name));
+        let permitted = wanted.filter(|it| permissions.allow_any(NAMESPACE, &it.name));
+        let mut listed: Vec<_> = permitted.map(|entry| describe_methods(entry)).collect();
+        listed.sort_by(|one, other| one.r#type.cmp(&other.r#type));
+        Ok(listed)
     }
 
     fn access_changes(&self) -> Option<watch::Receiver<u64>> {

@@ -20,6 +20,10 @@ use crate::proto::{self, Envelope, Problem};
 /// The only namespace; an empty one means the same.
 pub const NAMESPACE: &str = "default";
 
+/// The flag of a message whose session is that of an idempotency key
+/// ([`session_of_idempotency_key`](ostraca_core::ids::session_of_idempotency_key)).
+pub const KEYED: u32 = 1;
+
 /// Limits on the timeout of a message, in milliseconds, so that no message is kept forever because its sender set no
 /// timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,6 +419,7 @@ impl Envelope {
             id: MessageId { session, sequence: self.sequence },
             after: self.after,
             settled: self.settled,
+            is_keyed: self.flags & KEYED != 0 && !self.is_from_entity(),
             kind,
             method,
             body: self.body.clone(),

@@ -5,6 +5,7 @@ use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use prost::Message;
 
+use crate::envelope::KEYED;
 use crate::error::{decode_error_message, problem};
 use crate::limits::Limits;
 use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem, SendingEntity};
@@ -196,6 +197,9 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
             "after {} and settled {} are inconsistent with sequence {}",
             envelope.after, envelope.settled, envelope.sequence
         ));
+    }
+    if envelope.flags & KEYED != 0 && envelope.sequence != 1 {
+        return bad("the message has an idempotency key (flag 1), so its sequence must be 1".into());
     }
     if envelope.created_ms == 0 {
         return bad(

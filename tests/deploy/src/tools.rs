@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use ostraca_test_servers::find_or_install;
+use ostraca_test_servers::python::{from_pypi, on_path};
 
 use crate::root;
 
@@ -74,12 +75,6 @@ pub fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Finds a program on the path.
-fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file())
-}
-
 /// kubectl, of any version.
 #[must_use]
 pub fn kubectl() -> PathBuf {
@@ -96,31 +91,5 @@ pub fn buildah() -> PathBuf {
 /// installed from PyPI once.
 #[must_use]
 pub fn kubernetes_validate() -> PathBuf {
-    if let Some(program) = on_path("kubernetes-validate") {
-        return program;
-    }
-    let environment = scratch().join(VALIDATE);
-    let program = environment.join("bin/kubernetes-validate");
-    if !program.is_file() {
-        let python = find_or_install("python3 with venv", &["python3-venv"], || {
-            let python = on_path("python3")?;
-            let has_venv =
-                Command::new(&python).args(["-c", "import ensurepip, venv"]).output().ok()?;
-            has_venv.status.success().then_some(python)
-        });
-        let pip = environment.join("bin/pip");
-        let hint = format!(
-            "tests need kubernetes-validate from PyPI: python3 -m venv {0} && {0}/bin/pip install {VALIDATE}\n\
-             without access to PyPI: put a program of that name on the path",
-            environment.display()
-        );
-        for step in [
-            Command::new(python).args(["-m", "venv"]).arg(&environment),
-            Command::new(pip).args(["install", "--quiet", "--disable-pip-version-check", VALIDATE]),
-        ] {
-            let output = step.output().unwrap_or_else(|error| panic!("{hint}\n{step:?}: {error}"));
-            assert!(output.status.success(), "{hint}\n{}", said(&output));
-        }
-    }
-    program
+    from_pypi("kubernetes-validate", VALIDATE, &scratch())
 }

@@ -39,6 +39,8 @@ use crate::proxy::Network;
 const PORT: u16 = 7411;
 /// The port on which every node's proxy listens.
 const FRONT: u16 = 7412;
+/// The port of every node's HTTP gateway, if it has one.
+const HTTP: u16 = 7480;
 /// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role except the store.
@@ -70,6 +72,8 @@ pub struct Options {
     pub seed: u64,
     /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
+    /// Whether each node has an HTTP gateway, which clients reach without a proxy.
+    pub http: bool,
     /// Whether each node is in a pod, about which the managers ask.
     pub pods: bool,
     /// Where the stores are; the cluster starts the servers that they need.
@@ -89,6 +93,7 @@ impl Options {
             proxied: true,
             seed: 0,
             slow_syncs: None,
+            http: false,
             pods: false,
             stores: Stores::Node,
         }
@@ -220,6 +225,9 @@ impl Cluster {
             home.set(&options.settings)?;
             let roles = roles.split(',').collect::<Vec<_>>();
             home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
+            if options.http {
+                home.set(&format!("[http]\nlisten = \"{}:{HTTP}\"", listen.ip()))?;
+            }
             let slow = match options.slow_syncs {
                 Some(slow) if place == 0 => {
                     let records = io_recorder::place()?;
@@ -287,6 +295,12 @@ impl Cluster {
             Some(network) => network,
             None => panic!("this cluster was started without proxies"),
         }
+    }
+
+    /// The address of a node's HTTP gateway.
+    #[must_use]
+    pub fn http_address(&self, node: usize) -> SocketAddr {
+        SocketAddr::new(self.members[node].listen.ip(), HTTP)
     }
 
     /// The node's directory.

@@ -2,7 +2,7 @@
 //!
 //! A node here is always the program `ostraca` in a separate process, driven over QUIC by `ostraca-client`; nothing
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
-//! directory, [`node`] its process, [`history`] what clients observed, [`load`] many concurrent clients,
+//! directory, [`node`] its process, [`history`] what clients observed, [`http`] callers over HTTP, [`load`] many concurrent clients,
 //! [`guest_calls`] calls to one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
 //! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load, [`bank`] transfers
 //! between accounts.
@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod echo;
 pub mod guest_calls;
 pub mod history;
+pub mod http;
 pub mod image;
 pub mod io_recorder;
 pub mod load;

@@ -12,6 +12,7 @@ pub mod patroni;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
+pub mod python;
 
 use std::net::TcpListener;
 use std::ops::Range;

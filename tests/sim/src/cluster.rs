@@ -429,6 +429,9 @@ struct World {
     /// Whether clients delete entities, and the generator that decides when.
     deletes: bool,
     rng_of_deletions: Rng,
+    /// Whether clients send some commands with idempotency keys.
+    uses_keys: bool,
+    rng_of_keys: Rng,
     /// The time to live of entities in milliseconds; 0 for none.
     time_to_live: u64,
     /// When each turn ran that left its entity deleted, by its node's UTC.

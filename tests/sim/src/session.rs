@@ -10,6 +10,7 @@ use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
 use ostraca_core::message::MessageKind;
 use ostraca_oracle::{Operation, Outcome as Seen};
+use ostraca_wire::envelope::KEYED;
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, Envelope};
 
@@ -74,6 +75,8 @@ pub(crate) struct SimSession {
     pub(crate) unresolved: BTreeMap<u64, InFlightMessage>,
     pub(crate) ledger: Ledger<PendingCall>,
     pub(crate) admission: CallAdmission,
+    /// Whether it is made from an idempotency key, and so has one message.
+    pub(crate) is_keyed: bool,
 }
 
 impl SimSession {
@@ -87,6 +90,7 @@ impl SimSession {
             unresolved: BTreeMap::new(),
             ledger: Ledger::new(id, 1, seed).with_mutations(off),
             admission: CallAdmission::new(id, 1),
+            is_keyed: false,
         }
     }
 
@@ -113,11 +117,13 @@ impl SimSession {
                 method: called.method.into(),
                 body: body.to_vec().into(),
                 utc_ms,
+                flags: if self.is_keyed { KEYED } else { 0 },
                 ..Envelope::default()
             },
             created_ms: id.created_ms,
             deadline: at(called.until),
-            is_resend: called.given_up.is_some(),
+            // A request that repeats another one's key does not know that one's creation time.
+            is_resend: again.is_some(),
         };
         let entity = called.entity.clone();
         let sent = InFlightMessage { entity, kind: called.kind, copies: 0, created: id.created_ms };

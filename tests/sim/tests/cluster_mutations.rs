@@ -566,6 +566,11 @@ fn r15_keeping_waiting_turns_holds_up_a_stop() {
 }
 
 #[test]
+fn r17_dropping_the_lane_of_a_key_runs_a_request_twice() {
+    shard_without(shard::Mutation::DropKeyedLanes, ViolationKind::RanTwice, WRONG_VERSIONS, 2);
+}
+
+#[test]
 fn e17_lanes_that_a_deletion_removes_are_missed() {
     let told = [ViolationKind::ToldTwice, ViolationKind::TellOrder, ViolationKind::AskRanTwice];
     let follows = [WRONG_VERSIONS, &told].concat();

@@ -29,6 +29,9 @@ const BOUNCES: [Code; 6] = [
 const AMBIGUOUS: [Code; 2] = [codes::OVERLOADED, codes::DEADLINE_EXCEEDED];
 /// The id belongs to another message. This message has not run, whatever the outcome of the other one.
 const OTHER_MESSAGE: Code = codes::ID_REUSED;
+/// The key belongs to another request, perhaps to one that has not run: then a copy of this message that is still on its
+/// way may run.
+const OTHER_REQUEST: Code = codes::IDEMPOTENCY_KEY_REUSED;
 
 impl<W> Ledger<W> {
     /// Handles a reply. If the message already has its outcome, the reply does not change it.
@@ -86,6 +89,9 @@ impl<W> Ledger<W> {
                 {
                     call.in_doubt = true;
                 }
+                self.complete_without_reply(sequence, problem, now);
+            }
+            Outcome::NotRun if problem.code == OTHER_REQUEST => {
                 self.complete_without_reply(sequence, problem, now);
             }
             Outcome::NotRun if problem.code == OTHER_MESSAGE => {

@@ -39,6 +39,11 @@ section! {
             happened: "An HTTP request is addressed to a host that is not the gateway's, or to several.",
             help: "Use the gateway's address, or name the host in `http.hosts` of the node's configuration.",
         }
+        WRONG_ORIGIN = "wrong-origin" {
+            retry: No,
+            happened: "An HTTP request comes from a web page whose origin is neither the gateway's own nor in the policy's `web-origins`.",
+            help: "If the page may call entities, add its origin to `web-origins` (`ostraca policy set`).",
+        }
         INVALID_HEADER = "invalid-header" {
             retry: No,
             happened: "A header of an HTTP request has an invalid value. The text names it.",
@@ -63,6 +68,11 @@ section! {
             retry: Yes,
             happened: "The principal has `http.principal-requests` HTTP requests in progress on this node.",
             help: "Send the next request when another one has ended.",
+        }
+        RATE_LIMITED = "rate-limited" {
+            retry: Yes,
+            happened: "The principal sends more than `http.principal-rate` HTTP requests a second to this node.",
+            help: "Send the request again after `retry-after`.",
         }
         UNKNOWN_NAMESPACE = "unknown-namespace" {
             retry: No,

@@ -89,6 +89,16 @@ section! {
             happened: "The id was used before with another target, method or body.",
             help: "Give each message its own id. Never use one session in two processes.",
         }
+        IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused" {
+            retry: No,
+            happened: "The `Idempotency-Key` was used before for another method or body of this entity.",
+            help: "Give each request its own key, such as a random UUID, and send a request again without changing it.",
+        }
+        TOO_MANY_IDEMPOTENCY_KEYS = "too-many-idempotency-keys" {
+            retry: No,
+            happened: "The entity keeps replies for as many `Idempotency-Key`s as it may (`entities.idempotency-keys`, `entities.idempotency-bytes`), each for `entities.idempotency-ttl`. A principal may use as many as are left, so one alone may use half of them.",
+            help: "Send the request without a key, or spread the requests over more entities. The operator can raise the limits, or keep replies for a shorter time.",
+        }
         TOO_OLD = "too-old" {
             outcome: NotRunOrUnknown,
             retry: No,

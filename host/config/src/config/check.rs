@@ -259,6 +259,7 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["entities", "order-timeout"], entities.order_timeout, MS, HOUR),
         (["entities", "max-clock-skew"], entities.max_clock_skew, 1_000 * MS, HOUR),
         (["entities", "lane-ttl"], entities.lane_ttl, 1_000 * MS, 24 * 30 * HOUR),
+        (["entities", "idempotency-ttl"], entities.idempotency_ttl, 1_000 * MS, 24 * 30 * HOUR),
         (["entities", "instance-slot-timeout"], entities.instance_slot_timeout, MS, HOUR),
         (["entities", "claim-backoff"], entities.claim_backoff, MS, HOUR),
         (["entities", "start-backoff"], entities.start_backoff, MS, HOUR),
@@ -359,6 +360,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // One session may use half of this, and the whole session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
+        (["entities", "idempotency-bytes"], entities.idempotency_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
         (["store", "queue-bytes"], store.queue_bytes, MIB, 64 * GIB),
@@ -421,6 +423,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["compiler", "max-concurrent"], file.compiler.max_concurrent, 64),
         (["outgoing-http", "max-connections"], file.outgoing_http.max_connections, 65_536),
         (["entities", "max-lanes"], entities.max_lanes, MILLION),
+        (["entities", "idempotency-keys"], entities.idempotency_keys, 50_000),
         (["entities", "max-ask-depth"], entities.max_ask_depth, 64),
         (["entities", "max-channel-reads"], entities.max_channel_reads, MILLION),
         (["entities", "purge-page"], entities.purge_page, 10_000),

@@ -131,6 +131,11 @@ pub(super) struct EntitiesSection {
     #[serde(with = "units::duration")]
     pub(super) lane_ttl: Duration,
     #[serde(with = "units::duration")]
+    pub(super) idempotency_ttl: Duration,
+    pub(super) idempotency_keys: u32,
+    #[serde(with = "units::size")]
+    pub(super) idempotency_bytes: u64,
+    #[serde(with = "units::duration")]
     pub(super) max_clock_skew: Duration,
     #[serde(with = "units::size")]
     pub(super) unsettled_bytes: u64,
@@ -335,6 +340,9 @@ impl Default for EntitiesSection {
             order_timeout: Duration::from_millis(shard.order_timeout),
             max_lanes: saturating_u32(shard.max_lanes),
             lane_ttl: Duration::from_millis(shard.lane_ttl),
+            idempotency_ttl: Duration::from_millis(shard.idempotency_ttl),
+            idempotency_keys: saturating_u32(shard.idempotency_keys),
+            idempotency_bytes: shard.idempotency_bytes as u64,
             max_clock_skew: Duration::from_millis(shard.max_clock_skew),
             unsettled_bytes: shard.unsettled_bytes as u64,
             inline_lane_bytes: shard.inline_lane_bytes as u64,
@@ -371,6 +379,9 @@ impl EntitiesSection {
             order_timeout: millis(self.order_timeout),
             max_lanes: self.max_lanes as usize,
             lane_ttl: millis(self.lane_ttl),
+            idempotency_ttl: millis(self.idempotency_ttl),
+            idempotency_keys: self.idempotency_keys as usize,
+            idempotency_bytes: saturating_usize(self.idempotency_bytes),
             max_clock_skew: millis(self.max_clock_skew),
             unsettled_bytes: saturating_usize(self.unsettled_bytes),
             inline_lane_bytes: saturating_usize(self.inline_lane_bytes),

@@ -19,6 +19,7 @@ pub(super) struct HttpSection {
     pub(super) hosts: Vec<String>,
     pub(super) max_connections: u32,
     pub(super) principal_requests: u32,
+    pub(super) principal_rate: u32,
     #[serde(with = "units::size")]
     pub(super) max_header_bytes: u64,
     #[serde(with = "units::duration")]
@@ -43,6 +44,7 @@ impl Default for HttpSection {
             hosts: Vec::new(),
             max_connections: saturating_u32(http.max_connections),
             principal_requests: saturating_u32(http.principal_requests),
+            principal_rate: http.principal_rate,
             max_header_bytes: http.max_header_bytes as u64,
             header_timeout: http.header_timeout,
             body_timeout: http.body_timeout,
@@ -65,6 +67,7 @@ impl HttpSection {
             hosts: self.hosts.clone(),
             max_connections: self.max_connections as usize,
             principal_requests: self.principal_requests as usize,
+            principal_rate: self.principal_rate,
             max_header_bytes: saturating_usize(self.max_header_bytes),
             header_timeout: self.header_timeout,
             body_timeout: self.body_timeout,

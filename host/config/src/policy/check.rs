@@ -6,7 +6,9 @@ use std::time::Duration;
 use ostraca_token::Issuer;
 
 use super::file::{IssuerSection, PolicyFile};
-use super::{BUILT_IN_ROLES, Grant, Permission, PermissionSet, Policy, PolicyError, Role, Scope};
+use super::{
+    ANONYMOUS, BUILT_IN_ROLES, Grant, Permission, PermissionSet, Policy, PolicyError, Role, Scope,
+};
 use crate::user_file::{SourceText, closest_name};
 
 const NAMES: &str = "1 to 64 lower-case letters, digits and dashes, starting with a letter";
@@ -51,7 +53,7 @@ pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy,
                         "leave it out: manifests decide what entities may send to each other"
                     }
                     _ => {
-                        "write \"*\", \"client/NAME\", \"token/ISSUER/SUBJECT\", or the beginning of one with a `*` at the end"
+                        "write \"*\", \"client/NAME\", \"token/ISSUER/SUBJECT\", \"anonymous\", or the beginning of one with a `*` at the end"
                     }
                 };
                 return Err(input.at(&path, why, Some(help.into())));
@@ -93,7 +95,44 @@ pub(super) fn policy(input: &SourceText<'_>, file: PolicyFile) -> Result<Policy,
         let why = "`revocation-staleness` must be from 1 s to 24 h".into();
         return Err(input.at(&["revocation-staleness"], why, None));
     }
-    Ok(Policy { roles, grants, issuers, token_ttl: ttl, revocation_staleness: staleness })
+    for (at, origin) in file.web_origins.iter().enumerate() {
+        if !is_origin(origin) {
+            let why = format!("{origin:?} is not the origin of a web page");
+            let help = "write \"https://HOST\" or \"https://HOST:PORT\" in lower case and without a path, or \"*\" for every page";
+            return Err(input.at(&["web-origins", &at.to_string()], why, Some(help.into())));
+        }
+    }
+    Ok(Policy {
+        roles,
+        grants,
+        issuers,
+        token_ttl: ttl,
+        revocation_staleness: staleness,
+        web_origins: file.web_origins,
+    })
+}
+
+/// Whether a browser could send this as the header `origin`, or it stands for every page.
+fn is_origin(text: &str) -> bool {
+    let https = text.strip_prefix("https://").map(|host| (host, "443"));
+    let http = || text.strip_prefix("http://").map(|host| (host, "80"));
+    let Some((host, usual)) = https.or_else(http) else { return text == "*" };
+    // The colons of an IPv6 address are in brackets.
+    let (name, port) = match host.rfind(':').filter(|at| !host[*at..].contains(']')) {
+        Some(at) => (&host[..at], Some(&host[at + 1..])),
+        None => (host, None),
+    };
+    let consists = |text: &str, more: &[u8]| {
+        let is_known =
+            |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || more.contains(&it);
+        !text.is_empty() && text.bytes().all(is_known)
+    };
+    let is_name = match name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => consists(address, b":."),
+        None => consists(name, b"-._"),
+    };
+    // Browsers leave the usual port out.
+    is_name && port.is_none_or(|port| port != usual && port.parse::<u16>().is_ok())
 }
 
 fn issuers(
@@ -195,7 +234,7 @@ pub(crate) fn check_principal_pattern(pattern: &str, kinds: &[&str]) -> Result<(
     check_pattern(pattern)?;
     let known = |(kind, name): (&str, &str)| kinds.contains(&kind) && !name.is_empty();
     match pattern.split_once('/') {
-        None if pattern == "*" => Ok(()),
+        None if pattern == "*" || pattern == ANONYMOUS => Ok(()),
         Some(parts) if known(parts) => Ok(()),
         _ => Err(format!("{pattern:?} does not name a principal")),
     }

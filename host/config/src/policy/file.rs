@@ -14,6 +14,7 @@ pub(super) struct PolicyFile {
     pub(super) revocation_staleness: Duration,
     #[serde(with = "units::duration")]
     pub(super) token_ttl: Duration,
+    pub(super) web_origins: Vec<String>,
     pub(super) issuers: BTreeMap<String, IssuerSection>,
     pub(super) roles: BTreeMap<String, RoleSection>,
     pub(super) grants: Vec<GrantSection>,
@@ -24,6 +25,7 @@ impl Default for PolicyFile {
         Self {
             revocation_staleness: Duration::from_secs(300),
             token_ttl: Duration::from_secs(24 * 3_600),
+            web_origins: Vec::new(),
             issuers: BTreeMap::new(),
             roles: BTreeMap::new(),
             grants: Vec::new(),

@@ -157,3 +157,44 @@ fn a_policy_that_is_too_large_is_refused() {
     assert!(error.to_string().contains("exceed the limit of 64512"), "{error}");
     policy(&text[..MAX_POLICY_BYTES]);
 }
+
+#[test]
+fn only_a_grant_that_names_it_is_for_anonymous() {
+    let grant = |principal: &str, role: &str| {
+        format!("[[grants]]\nprincipals = [{principal:?}]\nroles = [{role:?}]\n")
+    };
+    for pattern in ["*", "client/*", "anonymous"] {
+        let policy = policy(&grant(pattern, "client"));
+        let named = pattern == "anonymous";
+        assert_eq!(policy.admits_anonymous(), named, "{pattern}");
+        assert_eq!(policy.permissions("anonymous").is_empty(), !named, "{pattern}");
+    }
+    assert!(!policy(&grant("anonymous", "operator")).has_administrator());
+    assert!(refused(&grant("anonymou*", "client")).to_string().contains("anonymou*"));
+}
+
+#[test]
+fn origins_are_written_as_browsers_send_them() {
+    let of = |origin: &str| Policy::parse(&format!("web-origins = [{origin:?}]"), "p");
+    for origin in ["https://a.example", "http://a.example:8080", "http://[::1]:80801"] {
+        let admits = of(origin).map(|policy| policy.admits_origin(origin));
+        assert_eq!(admits.is_ok_and(|it| it), !origin.ends_with("80801"), "{origin}");
+    }
+    for wrong in [
+        "a.example",
+        "https://",
+        "https://A.example",
+        "https://a.example/",
+        "https://a.example:443",
+        "http://a.example:80",
+        "https://a:b:c",
+        "https://*.example",
+        "ftp://a.example",
+        "null",
+    ] {
+        assert!(of(wrong).is_err(), "{wrong}");
+    }
+    let any = policy("web-origins = [\"*\"]");
+    assert!(any.admits_origin("https://evil.example") && any.admits_origin("null"));
+    assert!(!policy("").admits_origin("null"));
+}

@@ -6,6 +6,7 @@
 //! the lane of a sending entity may be dropped.
 
 mod eviction;
+mod keyed;
 mod senders;
 mod space;
 
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::eviction::EvictionOrder;
+use self::keyed::KeyedLanes;
 use self::senders::SenderLanes;
 use super::settings::{Mutation, Settings};
 use crate::codec;
@@ -48,6 +50,35 @@ pub(super) enum LaneDecision {
     OutOfOrder,
     /// It is the first tell from a sending entity, and the target already remembers the maximum number of senders.
     TooManySenders,
+    /// It has a new idempotency key, and the entity has no room for its reply.
+    TooManyKeys,
+}
+
+/// Whose lane it is, which decides how long it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LaneKind {
+    /// A client's session. The lane may be dropped at any time.
+    Session,
+    /// A sending entity. The lane is dropped when the entity confirms that it is not needed.
+    Sender,
+    /// An idempotency key. The lane is kept for a time.
+    Key,
+}
+
+impl LaneKind {
+    /// The kind of a lane. One whose fields cannot be decoded is kept like a sender's.
+    fn of(lane: &Lane) -> Self {
+        match (lane.sender(), lane.is_keyed()) {
+            (Ok(None), Ok(false)) => Self::Session,
+            (Ok(None), Ok(true)) => Self::Key,
+            _ => Self::Sender,
+        }
+    }
+
+    /// How long a client's lane is kept after its last use, in milliseconds.
+    fn ttl(self, settings: &Settings) -> u64 {
+        if self == Self::Key { settings.idempotency_ttl } else { settings.lane_ttl }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +86,7 @@ struct LaneState {
     /// Shared with the heads of commits that are on their way.
     lane: Arc<Lane>,
     spilled: bool,
-    /// Size of its replies in bytes, which counts towards the entity's limit.
+    /// Size of its replies in bytes, which counts towards the entity's limit for unsettled replies or for keys.
     unsettled: usize,
     /// Number of obsolete bytes in its spilled record.
     stale: usize,
@@ -93,6 +124,8 @@ pub(super) struct Lanes {
     purged_at: u64,
     /// The lanes of sending entities.
     senders: SenderLanes,
+    /// The lanes of idempotency keys.
+    keyed: KeyedLanes,
 }
 
 /// Size of a reply in bytes, as the limits count it. An empty reply also counts, or their number would be unlimited.
@@ -122,9 +155,11 @@ impl Lanes {
             if !beside {
                 self.inline.push(session);
             }
-            let mut unsettled = 0;
-            for reply in &lane.replies {
-                unsettled += reply_bytes(reply);
+            let unsettled = lane.replies.iter().map(reply_bytes).sum();
+            self.index(&lane, unsettled);
+            let is_keyed = LaneKind::of(&lane) == LaneKind::Key;
+            for reply in lane.replies.iter().filter(|_| !is_keyed) {
+                self.unsettled += reply_bytes(reply);
                 let by_version = if reply.reply == GuestReply::Dropped {
                     &mut self.stubs
                 } else {
@@ -132,20 +167,21 @@ impl Lanes {
                 };
                 by_version.insert(reply.version, session);
             }
-            self.unsettled += unsettled;
-            self.index(&lane);
             self.lanes.insert(session, LaneState { lane, spilled: beside, unsettled, stale: 0 });
         }
         self.purge(now, settings);
         self.trim(None, settings.unsettled_bytes);
     }
 
-    /// Adds a lane to the order in which lanes are dropped.
-    fn index(&mut self, lane: &Lane) {
-        if senders::is_sender(lane) {
-            self.senders.insert(lane);
-        } else {
-            self.eviction_order.insert(lane.principal_tag, lane.newest_created, lane.session);
+    /// Adds a lane with this many bytes of replies to the order in which lanes are dropped.
+    fn index(&mut self, lane: &Lane, bytes: usize) {
+        match LaneKind::of(lane) {
+            LaneKind::Key => self.keyed.insert(lane, bytes),
+            LaneKind::Sender => self.senders.insert(lane),
+            LaneKind::Session => {
+                let (principal, created) = (lane.principal_tag, lane.newest_created);
+                self.eviction_order.insert(principal, created, lane.session);
+            }
         }
     }
 
@@ -157,10 +193,13 @@ impl Lanes {
     /// Until when the lanes or the watermarks are needed, in cluster time: a lane until it can be dropped, a watermark
     /// until `lane_ttl` after it.
     pub(super) fn needed_until(&self, settings: &Settings) -> u64 {
-        let used = self.lanes.values().map(|known| known.lane.used_at.saturating_add(1));
+        let lanes = self.lanes.values().map(|known| &known.lane);
+        let used = lanes.map(|lane| {
+            lane.used_at.saturating_add(1).saturating_add(LaneKind::of(lane).ttl(settings))
+        });
         let marks = [self.watermark, self.tell_watermark()].into_iter().filter(|mark| *mark > 0);
-        let last = used.chain(marks).max();
-        last.map_or(0, |last| last.saturating_add(settings.lane_ttl))
+        let marks = marks.map(|mark| mark.saturating_add(settings.lane_ttl));
+        used.chain(marks).max().unwrap_or(0)
     }
 
     /// Whether there is a lane, or there are more obsolete records than one commit deletes.
@@ -173,13 +212,13 @@ impl Lanes {
         self.watermark
     }
 
-    /// Decides what to do with a message, based on its session's lane.
+    /// Decides what to do with a message, based on its session's lane and on the limits of new lanes, if there are any.
     pub(super) fn check(
         &self,
         message: &Message,
         compare_digests: bool,
         ordered: bool,
-        most: usize,
+        limits: Option<&Settings>,
     ) -> LaneDecision {
         let session = &message.id.session;
         let sequence = message.id.sequence;
@@ -195,7 +234,13 @@ impl Lanes {
                     None => LaneDecision::Superseded,
                 };
             }
+            // A key stands for one command, and nothing would bound the replies to more.
+            if LaneKind::of(lane) == LaneKind::Key {
+                return LaneDecision::IdReused;
+            }
             seen = lane.last_sequence;
+        } else if message.is_keyed && sequence != 1 {
+            return LaneDecision::IdReused;
         } else if message.kind == MessageKind::Command {
             let watermark = match message.sender {
                 Some(_) => self.senders.watermark(),
@@ -207,8 +252,11 @@ impl Lanes {
             if message.created_ms <= watermark.saturating_add(skew) {
                 return LaneDecision::SessionForgotten;
             }
-            if message.sender.is_some() && self.senders.len() >= most {
+            if limits.is_some_and(|limits| self.lacks_sender_room(message, limits)) {
                 return LaneDecision::TooManySenders;
+            }
+            if limits.is_some_and(|limits| self.lacks_key_room(message, limits)) {
+                return LaneDecision::TooManyKeys;
             }
         }
         let passing = self.transient.get(session);
@@ -252,11 +300,15 @@ impl Lanes {
         settings: &Settings,
     ) -> (Vec<Arc<Lane>>, u32, Vec<RecordWrite>) {
         let session = message.id.session;
+        let is_keyed = message.is_keyed && !settings.has_mutation(Mutation::DropKeyedLanes);
         if !self.lanes.contains_key(&session) {
-            if message.sender.is_none() {
+            if message.sender.is_none() && !is_keyed {
                 self.make_room(now, settings);
             }
-            self.inline.push(session);
+            // The lane of a key has one reply, which later turns need not write again.
+            if !is_keyed {
+                self.inline.push(session);
+            }
             let mut lane = Lane {
                 session,
                 last_sequence: 0,
@@ -269,25 +321,34 @@ impl Lanes {
             if let Some(sender) = &message.sender {
                 let set = lane.set_sender(sender);
                 debug_assert!(set.is_ok(), "a name fits: {set:?}");
+            } else if is_keyed {
+                let set = lane.set_keyed();
+                debug_assert!(set.is_ok(), "a flag fits: {set:?}");
             }
-            self.index(&lane);
-            let lane = Arc::new(lane);
-            self.lanes.insert(session, LaneState { lane, spilled: false, unsettled: 0, stale: 0 });
+            self.index(&lane, 0);
+            let (lane, spilled) = (Arc::new(lane), is_keyed);
+            self.lanes.insert(session, LaneState { lane, spilled, unsettled: 0, stale: 0 });
         }
         if let Some(LaneState { lane, unsettled, .. }) = self.lanes.get_mut(&session) {
             let lane = Arc::make_mut(lane);
-            if senders::is_sender(lane) {
-                self.senders.used(lane, now);
-                lane.newest_created = lane.newest_created.max(message.created_ms);
-            } else if lane.newest_created < message.created_ms {
-                self.eviction_order.remove(lane.principal_tag, lane.newest_created, session);
-                self.eviction_order.insert(lane.principal_tag, message.created_ms, session);
-                lane.newest_created = message.created_ms;
-            }
             let bytes = reply_bytes(&recorded);
-            self.unsettled += bytes;
+            let kind = LaneKind::of(lane);
+            let newest = lane.newest_created.max(message.created_ms);
+            match kind {
+                LaneKind::Key => self.keyed.used(lane, now, bytes),
+                LaneKind::Sender => self.senders.used(lane, now),
+                LaneKind::Session if lane.newest_created == newest => {}
+                LaneKind::Session => {
+                    self.eviction_order.remove(lane.principal_tag, lane.newest_created, session);
+                    self.eviction_order.insert(lane.principal_tag, newest, session);
+                }
+            }
+            lane.newest_created = newest;
             *unsettled += bytes;
-            self.full_replies.insert(recorded.version, session);
+            if kind != LaneKind::Key {
+                self.unsettled += bytes;
+                self.full_replies.insert(recorded.version, session);
+            }
             lane.last_sequence = recorded.sequence;
             lane.used_at = now;
             lane.replies.push(recorded);

@@ -45,7 +45,7 @@ use super::entity::ResidentEntity;
 use super::event::Event;
 use super::settings::{Mutation, Settings};
 use crate::ids::{ClusterId, Entity, Epoch, MessageId, ShardPath, TurnId};
-use crate::message::{Now, Outcome, OwnerHint};
+use crate::message::{Message, Now, Outcome, OwnerHint};
 use crate::records::{Claim, GuestReply, Head, RecordedReply};
 use crate::rows::Member;
 use claim::ShardClaim;
@@ -318,11 +318,16 @@ fn deadline_outcome() -> Outcome {
     )
 }
 
-fn id_reused_text(id: &MessageId) -> String {
-    format!(
-        "message {:?}/{} was already used with another target, method or body: give each message its own id",
-        id.session, id.sequence
-    )
+fn id_reused(message: &Message) -> Outcome {
+    if message.is_keyed {
+        let text = "the idempotency key was already used for another method or body: give each request its own key";
+        return Outcome::not_run(codes::IDEMPOTENCY_KEY_REUSED, text);
+    }
+    let MessageId { session, sequence } = message.id;
+    let text = format!(
+        "message {session:?}/{sequence} was already used with another target, method or body: give each message its own id"
+    );
+    Outcome::not_run(codes::ID_REUSED, text)
 }
 
 fn final_outcome(recorded: RecordedReply) -> Outcome {

@@ -18,6 +18,14 @@ pub struct Settings {
     pub max_lanes: usize,
     /// How long after its last use a lane is dropped, to save space (R17). Default 3,600,000.
     pub lane_ttl: u64,
+    /// How long after it ran the reply to a command with an idempotency key is kept (R17). Default 86,400,000.
+    pub idempotency_ttl: u64,
+    /// Maximum number of idempotency keys that an entity keeps. A principal may use as many as are left. Default 20,000,
+    /// about 300 bytes each.
+    pub idempotency_keys: usize,
+    /// Maximum size in bytes of their replies, including 40 for each. A principal may use as many as are left. A turn
+    /// may exceed it by one reply. Default 8 MiB.
+    pub idempotency_bytes: usize,
     /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
     pub max_clock_skew: u64,
     /// Maximum size in bytes of the unsettled replies that an entity keeps, including 40 for each reply. One session
@@ -118,6 +126,9 @@ impl Default for Settings {
             order_timeout: 2_000,
             max_lanes: 10_000,
             lane_ttl: 3_600_000,
+            idempotency_ttl: 86_400_000,
+            idempotency_keys: 20_000,
+            idempotency_bytes: 8 << 20,
             max_clock_skew: 60_000,
             unsettled_bytes: 4 << 20,
             inline_lane_bytes: 1_024,
@@ -230,6 +241,8 @@ pub enum Mutation {
     ForgetFanOutPage,
     /// A second instance outlives the turn beside which it was started (R20).
     KeepSecondInstance,
+    /// The lane of an idempotency key is dropped like one of a session (R17).
+    DropKeyedLanes,
     /// An instance may be passivated 50 ms before the delay that its guest has set (E15).
     PassivateEarly,
 }

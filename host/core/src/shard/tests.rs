@@ -11,6 +11,7 @@ mod deletion;
 mod dormant;
 mod expiry;
 mod formats;
+mod idempotency_keys;
 mod import;
 mod journal;
 mod lane_eviction;
@@ -341,6 +342,7 @@ impl Harness {
             id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 1 },
             after: 0,
             settled: 0,
+            is_keyed: false,
             kind: MessageKind::Command,
             method: "m".into(),
             body: Bytes::from_static(b"1"),

@@ -70,7 +70,8 @@ impl<S: Service> Server<S> {
         self.shared.service.handle_subscription(client, request).await
     }
 
-    /// Opens a session of such a client, with an id that it does not use elsewhere. Returns where the replies arrive.
+    /// Opens a session of such a client, with an id that it does not use elsewhere, unless it is that of an idempotency
+    /// key. Returns where the replies arrive.
     #[must_use]
     pub fn open_local_session(
         &self,

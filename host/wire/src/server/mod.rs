@@ -88,6 +88,39 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether clients without a certificate or a token are served, over protocols that allow that.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if that is not known.
+    fn admits_anonymous(&self) -> Result<bool, Problem> {
+        Ok(false)
+    }
+
+    /// Whether web pages of this origin may send requests.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if that is not known.
+    fn admits_origin(&self, origin: &str) -> Result<bool, Problem> {
+        let _ = origin;
+        Ok(false)
+    }
+
+    /// The methods of those types on which a client has any permission: of all types, or of the one with this name.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    fn describe_types(
+        &self,
+        peer: &ClientInfo,
+        name: Option<&str>,
+    ) -> Result<Vec<proto::Methods>, Problem> {
+        let _ = (peer, name);
+        Ok(Vec::new())
+    }
+
     /// Changes whenever clients must be checked again; `None` if they never must.
     fn access_changes(&self) -> Option<watch::Receiver<u64>> {
         None

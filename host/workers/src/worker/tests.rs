@@ -153,6 +153,7 @@ impl TestWorker {
             },
             after: 0,
             settled: 0,
+            is_keyed: false,
             kind,
             method: method.into(),
             body,

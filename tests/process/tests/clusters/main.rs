@@ -5,6 +5,7 @@ mod authorities;
 mod balance;
 mod deletion;
 mod dry_run;
+mod http_kills;
 mod joining;
 mod lifecycle;
 mod manager_rows;

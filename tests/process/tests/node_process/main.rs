@@ -10,6 +10,7 @@ mod harness;
 mod hostile;
 mod kubernetes;
 mod moved_stores;
+mod openapi;
 mod order;
 mod replay;
 mod syncs;

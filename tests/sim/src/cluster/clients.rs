@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{ClusterTime, SessionLimits, SwitchTimer};
+use ostraca_client::ledger::{CallAdmission, ClusterTime, Ledger, SessionLimits, SwitchTimer};
 use ostraca_client::{CallError, MessageId};
 use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, MessageId as MessageKey};
@@ -84,6 +84,23 @@ impl World {
         number
     }
 
+    /// A session of a client for one request with an idempotency key: a new key, or that of another such session.
+    fn a_keyed_session(&mut self, client: usize, same: Option<usize>) -> usize {
+        let number = self.a_session(client);
+        if let Some(same) = same {
+            let (id, key) = (self.sessions[same].session.id, self.sessions[same].session.key);
+            let (seed, off) = (self.rng_of_keys.draw(), self.options.client_mutations.clone());
+            let mut session = SimSession::new(number, PRINCIPAL, seed, off);
+            (session.id, session.key) = (id, key);
+            session.ledger = Ledger::new(id, 1, seed);
+            session.ledger.set_limits(self.window());
+            session.admission = CallAdmission::new(id, 1);
+            self.sessions[number].session = session;
+        }
+        self.sessions[number].session.is_keyed = true;
+        number
+    }
+
     /// The in-flight limits that gateways announce for a session.
     fn window(&self) -> SessionLimits {
         SessionLimits { messages: if self.narrow { 4 } else { 256 }, ..SessionLimits::default() }
@@ -121,6 +138,14 @@ impl World {
                 _ => PATIENT,
             };
             let called = PendingCall::new(Entity::new(kind, format!("e{id}")), call);
+            if self.uses_keys && called.kind == MessageKind::Command && self.rng_of_keys.chance(30)
+            {
+                let keyed = self.a_keyed_session(self.sessions[session].client, None);
+                let deadline = deadline.min(self.rng_of_keys.range(50, 1_500));
+                self.call_entity(keyed, called, deadline);
+                self.drive(keyed);
+                continue;
+            }
             self.call_entity(session, called, deadline);
         }
         self.drive(session);
@@ -244,10 +269,27 @@ impl World {
                 self.tally.count("client: resent a message that was given up");
                 let deadline = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
                 let called = PendingCall { given_up: Some(self.now), ..called };
+                if self.sessions[session].session.is_keyed {
+                    self.tally.count("client: repeated a request with its key");
+                    let client = self.rng_of_keys.range(0, self.clients.len() as u64) as usize;
+                    let another = self.a_keyed_session(client, Some(session));
+                    self.take_call(another, called, deadline, None);
+                    self.arm_session(another, 1);
+                    continue;
+                }
                 self.take_call(session, called, deadline, Some(*id));
                 self.arm_session(session, 1);
                 continue;
             }
+            // A refusal says nothing of an earlier request with the same key.
+            let outcome = match outcome {
+                Err(CallError::NotRun { id, code, message, .. })
+                    if self.sessions[session].session.is_keyed && called.given_up.is_some() =>
+                {
+                    Err(CallError::Unknown { id, code, message })
+                }
+                outcome => outcome,
+            };
             self.sessions[session].session.seen(self.now, sequence, &called, outcome);
         }
     }

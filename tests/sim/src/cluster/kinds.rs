@@ -210,6 +210,7 @@ pub const KINDS: &[&str] = &[
     "gateway: a connection was silent for too long",
     "gateway: replied to an unreachable client",
     "client: resent a message that was given up",
+    "client: repeated a request with its key",
     "client: restamped a message",
     "client: answered",
     "client: call ended as not run",

@@ -113,6 +113,8 @@ impl World {
             time_to_live: if seed % 20 == 8 { 500 } else { 0 },
             deleted_at: BTreeMap::new(),
             rng_of_deletions: Rng::new(seed ^ 0x6465_6c65),
+            uses_keys: seed % 7 == 3,
+            rng_of_keys: Rng::new(seed ^ 0x6b65_7973),
             migrates,
             rng_of_migrations: Rng::new(seed ^ 0x6d69_6772),
             journals: seed % 3 == 2,

@@ -46,6 +46,7 @@ impl Harness {
             id,
             after: self.number(sequence),
             settled: self.number(sequence),
+            is_keyed: self.rng.chance(10),
             kind: if query { MessageKind::Query } else { MessageKind::Command },
             method: method.into(),
             body: body.into(),

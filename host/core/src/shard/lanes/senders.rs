@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::{Lanes, Settings};
 use crate::ids::{Entity, ScopedSessionId};
+use crate::message::Message;
 use crate::records::Lane;
 
 #[derive(Clone, Debug, Default)]
@@ -25,11 +26,6 @@ pub(super) struct SenderLanes {
     asked: Option<(ScopedSessionId, u64)>,
     /// Whether a lane was dropped since the last commit.
     unsaved: bool,
-}
-
-/// Whether the lane belongs to a sending entity. A lane whose sender cannot be decoded is kept like one that does.
-pub(super) fn is_sender(lane: &Lane) -> bool {
-    !matches!(lane.sender(), Ok(None))
 }
 
 impl SenderLanes {
@@ -68,6 +64,11 @@ impl SenderLanes {
 }
 
 impl Lanes {
+    /// Whether a tell that may run is the first of its sender, and the entity remembers as many senders as it may.
+    pub(super) fn lacks_sender_room(&self, message: &Message, settings: &Settings) -> bool {
+        message.sender.is_some() && self.senders.len() >= settings.max_lanes
+    }
+
     /// The sending entity to ask whether its lane is still needed, if that lane was not used for `lane_ttl`, or if
     /// there are more than half of the maximum number of such lanes. One sender is asked at a time.
     pub(in crate::shard) fn sender_to_ask(

@@ -1,9 +1,8 @@
 //! What an entity drops when its lanes exceed their limits: replies first, then whole lanes.
 
-use super::senders::is_sender;
 use super::{
-    Arc, BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
-    ScopedSessionId, Settings, reply_bytes,
+    Arc, BTreeMap, GuestReply, LaneKind, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES,
+    RecordedReply, ScopedSessionId, Settings, reply_bytes,
 };
 
 impl Lanes {
@@ -14,6 +13,9 @@ impl Lanes {
         settled: u64,
     ) {
         let Some(known) = self.lanes.get_mut(session) else { return };
+        if LaneKind::of(&known.lane) == LaneKind::Key {
+            return;
+        }
         let old = known.lane.replies.partition_point(|reply| reply.sequence < settled);
         if old == 0 {
             return;
@@ -28,15 +30,17 @@ impl Lanes {
         self.add_stale_bytes(session, freed);
     }
 
-    /// Drops clients' lanes that have not been used for `lane_ttl`.
+    /// Drops clients' lanes that have not been used for `lane_ttl`, and lanes of keys after `idempotency_ttl`.
     pub(in crate::shard) fn purge(&mut self, now: u64, settings: &Settings) {
         self.purged_at = now;
         let old: Vec<_> = self
             .lanes
             .iter()
             .filter(|(_, known)| {
-                known.lane.used_at.saturating_add(settings.lane_ttl) < now
-                    && (!is_sender(&known.lane) || settings.has_mutation(Mutation::DropSenderLanes))
+                let kind = LaneKind::of(&known.lane);
+                known.lane.used_at.saturating_add(kind.ttl(settings)) < now
+                    && (kind != LaneKind::Sender
+                        || settings.has_mutation(Mutation::DropSenderLanes))
             })
             .map(|(session, _)| *session)
             .collect();
@@ -49,7 +53,7 @@ impl Lanes {
     pub(super) fn make_room(&mut self, now: u64, settings: &Settings) {
         let most = settings.max_lanes.max(1);
         // A purge examines every lane, so it does not run for every message.
-        let most = most + self.senders.len();
+        let most = most + self.senders.len() + self.keyed.len();
         if self.lanes.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_ttl / 64 {
             self.purge(now, settings);
         }
@@ -68,19 +72,24 @@ impl Lanes {
         else {
             return;
         };
-        if is_sender(&lane) {
-            self.senders.drop_lane(&lane);
-        } else {
-            self.eviction_order.remove(lane.principal_tag, lane.newest_created, *session);
-            if !settings.has_mutation(Mutation::DropLaneWithoutWatermark) {
-                self.watermark = self.watermark.max(lane.newest_created);
+        let kind = LaneKind::of(&lane);
+        match kind {
+            LaneKind::Key => self.keyed.remove(&lane, unsettled),
+            LaneKind::Sender => self.senders.drop_lane(&lane),
+            LaneKind::Session => {
+                self.eviction_order.remove(lane.principal_tag, lane.newest_created, *session);
+            }
+        }
+        if kind != LaneKind::Sender && !settings.has_mutation(Mutation::DropLaneWithoutWatermark) {
+            self.watermark = self.watermark.max(lane.newest_created);
+        }
+        if kind != LaneKind::Key {
+            self.unsettled -= unsettled;
+            for reply in &lane.replies {
+                forget_version(&mut self.full_replies, &mut self.stubs, reply);
             }
         }
         self.stale.remove(&(stale, *session));
-        self.unsettled -= unsettled;
-        for reply in &lane.replies {
-            forget_version(&mut self.full_replies, &mut self.stubs, reply);
-        }
         if beside {
             self.dropped.insert(*session);
         } else {
@@ -93,7 +102,12 @@ impl Lanes {
     /// of all sessions are dropped.
     pub(super) fn trim(&mut self, used: Option<&ScopedSessionId>, most: usize) {
         if let Some(session) = used {
-            let own = |lanes: &Self| lanes.lanes.get(session).map_or(0, |known| known.unsettled);
+            // What keys keep has a limit of its own.
+            let own = |lanes: &Self| {
+                let known = lanes.lanes.get(session);
+                let known = known.filter(|known| LaneKind::of(&known.lane) != LaneKind::Key);
+                known.map_or(0, |known| known.unsettled)
+            };
             while own(self) > most.div_ceil(2) && self.drop_reply(session) {}
         }
         while self.unsettled > most {

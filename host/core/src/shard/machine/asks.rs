@@ -371,7 +371,7 @@ impl Machine {
 /// The outcome of an ask that would wait for itself at a waiting entity, whose lanes are therefore loaded.
 fn outcome_in_cycle(state: &ResidentEntity, ask: &Message, chain: &[Entity]) -> Outcome {
     // An earlier attempt of the asking turn may have had a copy that ran.
-    match state.lanes.check(ask, true, false, usize::MAX) {
+    match state.lanes.check(ask, true, false, None) {
         LaneDecision::Replay(recorded) => final_outcome(recorded),
         LaneDecision::Superseded | LaneDecision::SessionForgotten => Outcome::not_run(
             codes::TOO_OLD,

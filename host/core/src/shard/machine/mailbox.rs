@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     Entity, Machine, MessageId, Mutation, Outcome, codes, deadline_outcome, final_outcome,
-    id_reused_text,
+    id_reused,
 };
 use crate::message::Message;
 use crate::shard::entity::{PendingMessage, ResidentEntity, Stage};
@@ -31,7 +31,6 @@ impl Machine {
         let compare = !self.context.has_mutation(Mutation::IgnoreDigest);
         let ordered = !self.context.has_mutation(Mutation::IgnoreOrder);
         let copies = self.context.settings.max_copies;
-        let most = self.context.settings.max_lanes;
         if let Some(outcome) = self.refusal_during_pause(&message) {
             return self.context.reply(token, outcome);
         }
@@ -39,7 +38,7 @@ impl Machine {
         if let Some(entry) = state.entries.get_mut(&id) {
             if join {
                 let outcome = if entry.message.digest != message.digest && compare {
-                    Outcome::not_run(codes::ID_REUSED, id_reused_text(&id))
+                    id_reused(&message)
                 } else if entry.reply_tokens.len() >= copies {
                     Outcome::not_run_retryable(
                         codes::TOO_MANY_COPIES,
@@ -57,8 +56,7 @@ impl Machine {
                 return self.context.reply(token, outcome);
             }
             // The mutation: answer from memory, ahead of the commit.
-            if let LaneDecision::Replay(recorded) =
-                state.lanes.check(&message, false, false, usize::MAX)
+            if let LaneDecision::Replay(recorded) = state.lanes.check(&message, false, false, None)
             {
                 return self.context.reply(token, final_outcome(recorded));
             }
@@ -70,7 +68,7 @@ impl Machine {
         if state.queued_messages() >= mailbox {
             // A parked message gives way to one that can run, which may be the message that it waits for.
             let waits =
-                matches!(state.lanes.check(&message, compare, ordered, most), LaneDecision::Wait);
+                matches!(state.lanes.check(&message, compare, ordered, None), LaneDecision::Wait);
             let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::not_run_retryable(
                 codes::MAILBOX_FULL,

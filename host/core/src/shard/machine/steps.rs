@@ -2,7 +2,7 @@
 //! (R17).
 
 use super::{
-    Action, Entity, Machine, MessageId, Mutation, Outcome, codes, final_outcome, id_reused_text,
+    Action, Entity, Machine, MessageId, Mutation, Outcome, codes, final_outcome, id_reused,
 };
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
@@ -233,17 +233,19 @@ impl Machine {
             let entry = state.entries.get(&id)?;
             let (message, expired) = (entry.message.clone(), entry.expired(self.context.mono()));
             state.lanes.drop_settled_replies(&id.session, message.settled);
+            if message.is_keyed {
+                state.lanes.expire_keys(self.context.now.cluster_time, &self.context.settings);
+            }
             let verdict = if self.context.has_mutation(Mutation::IgnoreLanes) {
                 LaneDecision::Run
             } else {
                 let compare = !self.context.has_mutation(Mutation::IgnoreDigest);
                 let ordered = !self.context.has_mutation(Mutation::IgnoreOrder);
-                let most = self.context.settings.max_lanes;
-                state.lanes.check(&message, compare, ordered, most)
+                state.lanes.check(&message, compare, ordered, Some(&self.context.settings))
             };
             let outcome = match verdict {
                 LaneDecision::Replay(recorded) => final_outcome(recorded),
-                LaneDecision::IdReused => Outcome::not_run(codes::ID_REUSED, id_reused_text(&id)),
+                LaneDecision::IdReused => id_reused(&message),
                 LaneDecision::Superseded => Outcome::not_run(
                     codes::SUPERSEDED,
                     "a later message of its session has run, and no reply to this one is recorded",
@@ -294,6 +296,10 @@ impl Machine {
                         100,
                     )
                 }
+                LaneDecision::TooManyKeys => Outcome::not_run(
+                    codes::TOO_MANY_IDEMPOTENCY_KEYS,
+                    "the entity keeps too many idempotency keys or replies to them for this principal to use a new one (`entities.idempotency-keys`, `entities.idempotency-bytes`)",
+                ),
                 LaneDecision::Run => {
                     if message.sender.is_some() && self.answer_sender(entity, &message) {
                         continue;

@@ -1,6 +1,10 @@
 //! The HTTP gateway of a node: calls with tokens, outcomes as problem documents, and requests that mean harm.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod keys;
+mod tls;
+mod web;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
