@@ -74,7 +74,7 @@ pub(crate) async fn show<S: Service>(
         let text = format!("there is no type `{name}` that you may use");
         return Err(Problem::refused(StatusCode::NOT_FOUND, codes::UNKNOWN_TYPE, text));
     }
-    let text = describe(&types, app.auth.admits_anonymous()?).to_string();
+    let text = describe(&types, app.auth.admits_anonymous()?, app.settings.max_timeout).to_string();
     let held = (own, any, place.permit);
     let mut response = Response::new(Body::new(SentBytes::new(text.into(), held)));
     let headers = response.headers_mut();
@@ -83,8 +83,8 @@ pub(crate) async fn show<S: Service>(
     Ok(response)
 }
 
-/// The document of these types. `anonymous` says whether a request needs a token.
-fn describe(types: &[Methods], anonymous: bool) -> Value {
+/// The document of these types: whether a request needs no token, and how long a call may wait.
+fn describe(types: &[Methods], anonymous: bool, max_timeout: Duration) -> Value {
     let mut document = Document::default();
     for entry in types {
         document.add(entry);
@@ -108,7 +108,7 @@ fn describe(types: &[Methods], anonymous: bool) -> Value {
         "paths": document.paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "parameters": parameters(),
+            "parameters": parameters(max_timeout),
             "headers": headers(),
             "responses": {"Problem": {
                 "description": "The call has no result. `outcome` says what is known about its message.",
@@ -158,8 +158,11 @@ impl Document {
 
     fn calls(&mut self, entity_type: &str, method: &Method) -> Value {
         let is_query = method.kind() == MessageKind::Query;
-        let schemas =
-            method.schema.as_ref().map(|schema| self.schemas_of(entity_type, method, schema));
+        let schema = method.schema.as_ref();
+        let takes_nothing = schema.is_none_or(|schema| {
+            serde_json::from_str(&schema.arguments).is_ok_and(|schema| admits_empty(&schema))
+        });
+        let schemas = schema.map(|schema| self.schemas_of(entity_type, method, schema));
         let (arguments, result) = schemas.unwrap_or((json!({}), json!({})));
         let common = json!({
             "summary": method.summary,
@@ -196,6 +199,7 @@ impl Document {
         }
         let body = json!({
             "description": "The method's arguments; none for a method without arguments.",
+            "required": !takes_nothing,
             "content": {"application/json": {"schema": arguments}},
         });
         let post = operation(id.clone(), json!({"parameters": sent, "requestBody": body}));
@@ -238,6 +242,37 @@ impl Document {
     }
 }
 
+/// Whether arguments may be left out: the schema seems to admit `null`, or an object without fields.
+fn admits_empty(schema: &Value) -> bool {
+    let Value::Object(keywords) = schema else { return schema != &Value::Bool(false) };
+    if let Some(Value::Array(choices)) = keywords.get("anyOf").or_else(|| keywords.get("oneOf")) {
+        return choices.iter().any(admits_empty);
+    }
+    let admits = |name: &Value| name == "object" || name == "null";
+    let by_type = match keywords.get("type") {
+        None => true,
+        Some(Value::Array(names)) => names.iter().any(admits),
+        Some(name) => admits(name),
+    };
+    let required = keywords.get("required").and_then(Value::as_array);
+    by_type && required.is_none_or(Vec::is_empty)
+}
+
+/// The least and the greatest number of an integer format, which most readers of a schema do not know.
+fn bounds(format: &str) -> Option<(Value, Value)> {
+    Some(match format {
+        "uint8" => (0.into(), u8::MAX.into()),
+        "uint16" => (0.into(), u16::MAX.into()),
+        "uint32" => (0.into(), u32::MAX.into()),
+        "uint64" => (0.into(), u64::MAX.into()),
+        "int8" => (i8::MIN.into(), i8::MAX.into()),
+        "int16" => (i16::MIN.into(), i16::MAX.into()),
+        "int32" => (i32::MIN.into(), i32::MAX.into()),
+        "int64" => (i64::MIN.into(), i64::MAX.into()),
+        _ => return None,
+    })
+}
+
 fn reference(section: &str, name: &str) -> Value {
     json!({"$ref": format!("#/components/{section}/{name}")})
 }
@@ -264,14 +299,21 @@ fn within(schema: Value, place: &str) -> Value {
                 };
                 Some((name, value))
             });
-            Value::Object(keywords.collect())
+            let mut keywords: Map<String, Value> = keywords.collect();
+            let format = keywords.get("format").and_then(Value::as_str);
+            if let Some((least, greatest)) = format.and_then(bounds) {
+                keywords.entry("minimum").or_insert(least);
+                keywords.entry("maximum").or_insert(greatest);
+            }
+            Value::Object(keywords)
         }
         Value::Array(values) => values.into_iter().map(|value| within(value, place)).collect(),
         other => other,
     }
 }
 
-fn parameters() -> Value {
+fn parameters(max_timeout: Duration) -> Value {
+    let most = u64::try_from(max_timeout.as_millis()).unwrap_or(u64::MAX);
     json!({
         "Id": {
             "name": "id", "in": "path", "required": true,
@@ -281,7 +323,7 @@ fn parameters() -> Value {
         "Timeout": {
             "name": "ostraca-timeout", "in": "header",
             "description": "How long the caller waits for the outcome, in milliseconds.",
-            "schema": {"type": "integer", "minimum": 1},
+            "schema": {"type": "integer", "minimum": 1, "maximum": most},
         },
         "IdempotencyKey": {
             "name": "idempotency-key", "in": "header",
@@ -388,7 +430,7 @@ mod tests {
 
     #[test]
     fn references_lead_to_parts_of_the_document() {
-        let document = describe(&types(), false);
+        let document = describe(&types(), false, Duration::from_secs(1));
         let mut found = BTreeSet::new();
         let mut checked = document.clone();
         let put = "cart.put.arguments";
@@ -411,8 +453,38 @@ mod tests {
     }
 
     #[test]
+    fn what_a_method_needs_is_required() {
+        for (schema, empty) in [
+            (r#"{"type":["object","null"],"properties":{}}"#, true),
+            (r#"{"type":"object","properties":{"by":{}},"required":["by"]}"#, false),
+            (r#"{"type":"object","properties":{"by":{}},"required":[]}"#, true),
+            (r#"{"anyOf":[{"type":"object","required":["by"]},{"type":"integer"}]}"#, false),
+            (
+                r#"{"anyOf":[{"type":"object","required":["by"]},{"type":["integer","null"]}]}"#,
+                true,
+            ),
+            ("true", true),
+            ("false", false),
+        ] {
+            let parsed = serde_json::from_str(schema).expect("a schema");
+            assert_eq!(admits_empty(&parsed), empty, "{schema}");
+        }
+    }
+
+    #[test]
+    fn integers_have_the_bounds_of_their_format() {
+        let schema = json!({"properties": {"a": {"type": "integer", "format": "uint32", "maximum": 5},
+            "b": {"type": "integer", "format": "int8"}, "format": {"type": "string"}}});
+        let described = within(schema, "#/x");
+        let of = |name: &str, bound: &str| described["properties"][name][bound].clone();
+        assert_eq!([of("a", "minimum"), of("a", "maximum")], [json!(0), json!(5)]);
+        assert_eq!([of("b", "minimum"), of("b", "maximum")], [json!(-128), json!(127)]);
+        assert_eq!(described["properties"]["format"], json!({"type": "string"}));
+    }
+
+    #[test]
     fn a_query_can_be_read_and_a_command_cannot() {
-        let document = describe(&types(), false);
+        let document = describe(&types(), false, Duration::from_secs(1));
         let paths = document["paths"].as_object().expect("paths");
         let put = &paths["/v1/default/cart/{id}/call/put"];
         assert!(put.get("get").is_none() && put.get("post").is_some(), "{put}");

@@ -10,7 +10,9 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER,
+};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ostraca_codes::codes;
@@ -20,7 +22,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use crate::app::App;
 use crate::calls::{IDEMPOTENCY_KEY, TIMEOUT, TRACEPARENT, TRACESTATE};
 use crate::channels::LAST_EVENT_ID;
-use crate::problem::{ERROR_CODE, MESSAGE_ID, OUTCOME, Problem, VERSION};
+use crate::problem::{ERROR_CODE, MESSAGE_ID, OUTCOME, Problem, VERSION, wrong_method};
 
 /// How long browsers may remember what a page may send.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -56,7 +58,12 @@ pub(crate) async fn check_origin<S: Service>(
     request: Request,
     next: Next,
 ) -> Response {
+    let is_preflight = request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     match check(&app, request.uri(), request.headers()) {
+        // Only a preflight is answered for its handler.
+        Ok(()) if request.method() == Method::OPTIONS && !is_preflight => {
+            wrong_method("GET, POST", "OPTIONS is for the preflights of web pages".into())
+        }
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use ostraca_client::CallError;
 use ostraca_codes::{Class, Code, codes};
@@ -205,11 +205,23 @@ impl IntoResponse for Problem {
         if let Some(after) = problem.retry_after_ms {
             headers.insert(RETRY_AFTER, HeaderValue::from(after.div_ceil(1_000)));
         }
+        if problem.code == codes::WRONG_KIND {
+            // A command.
+            headers.insert(ALLOW, HeaderValue::from_static("POST"));
+        }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
+}
+
+/// Refuses a request whose method is none of `allow`.
+pub(crate) fn wrong_method(allow: &'static str, text: String) -> Response {
+    let refused = Problem::refused(StatusCode::METHOD_NOT_ALLOWED, codes::WRONG_METHOD, text);
+    let mut response = refused.into_response();
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::ALLOW;
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use ostraca_codes::codes;
 use ostraca_wire::server::Service;
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::problem::{Problem, wrong_method};
 use crate::{calls, channels, health, openapi, origin};
 
 pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
@@ -61,11 +60,4 @@ async fn other_method(method: Method) -> Response {
 
 async fn not_a_get(method: Method) -> Response {
     wrong_method("GET", format!("this is read with GET, not with {method}"))
-}
-
-fn wrong_method(allow: &'static str, text: String) -> Response {
-    let refused = Problem::refused(StatusCode::METHOD_NOT_ALLOWED, codes::WRONG_METHOD, text);
-    let mut response = refused.into_response();
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
-    response
 }

@@ -195,7 +195,10 @@ impl Service for ClientService {
         let permissions = admission::permissions(&self.access, peer, false)?;
         let types = gateway.types.snapshot();
         let wanted = types.values().filter(|it| name.is_none_or(|name| *it.name == *name));
-        let permitted = wanted.filter(|it| permissions.allow_any(NAMESPACE, &it.name));
+        let permitted = wanted.filter(|it| {
+            permissions.allow_any(NAMESPACE, &it.name)
+                && it.manifest.access.allows(&peer.principal_name)
+        });
         let mut listed: Vec<_> = permitted.map(|entry| describe_methods(entry)).collect();
         listed.sort_by(|one, other| one.r#type.cmp(&other.r#type));
         Ok(listed)

@@ -107,7 +107,7 @@ pub trait Service: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// The methods of those types on which a client has any permission: of all types, or of the one with this name.
+    /// The methods of those types that a client may use: of all types, or of the one with this name.
     ///
     /// # Errors
     ///
