@@ -271,9 +271,13 @@ impl World {
                 let called = PendingCall { given_up: Some(self.now), ..called };
                 if self.sessions[session].session.is_keyed {
                     self.tally.count("client: repeated a request with its key");
-                    let client = self.rng_of_keys.range(0, self.clients.len() as u64) as usize;
+                    // A tied client does not change its gateway.
+                    let pick = self.rng_of_keys.range(0, self.clients.len() as u64) as usize;
+                    let same = self.sessions[session].client;
+                    let client = if self.clients[pick].tied { same } else { pick };
                     let another = self.a_keyed_session(client, Some(session));
-                    self.take_call(another, called, deadline, None);
+                    // A request over HTTP always has a deadline.
+                    self.take_call(another, called, deadline.min(900), None);
                     self.arm_session(another, 1);
                     continue;
                 }
