@@ -670,6 +670,8 @@ fn r26_a_move_outside_a_hand_off_loses_commits() {
         &[ViolationKind::TellOrder, ViolationKind::TellNotSent, ViolationKind::DeletionLeft],
         // The owner does not know that the data has moved.
         &[ViolationKind::NotRelocated],
+        // The mark of a remembered entity may be among what is lost.
+        &[ViolationKind::NotRecovered],
     ];
     let named = ViolationKind::History(History::LostCommit);
     breaks(&options, named, &follows.concat(), 15);
