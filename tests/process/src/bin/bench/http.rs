@@ -1,9 +1,10 @@
 //! P17: calls over HTTP, compared with those of the Rust client over QUIC, on the same node in the same run. Each caller
-//! has a connection of HTTP/1.1 and one call in flight; to the node, each call is a caller of its own.
+//! has a connection of HTTP/1.1 and one call in flight; to the node, each call is a caller of its own. `HOT_SECONDS=n` is
+//! the duration of the last loop, all of whose callers call one entity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
@@ -62,7 +63,11 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     }
     let settings = format!("1 entity, {IN_FLIGHT} callers");
     let next = named("hot", 1);
+    let seconds = std::env::var("HOT_SECONDS").ok().and_then(|text| text.parse().ok());
+    let usual = bench.time;
+    bench.time = seconds.map_or(usual, Duration::from_secs);
     let result = loaded(bench, &node, callers(IN_FLIGHT)?, next, false, &settings).await?;
+    bench.time = usual;
     bench.line("P17 hot rate", (result.rate(), "/s"), Some(HOT), None, &settings);
     let p99 = micros(result.percentile(99.0));
     bench.line("P17 hot p99", (p99, "us"), None, None, &settings);
