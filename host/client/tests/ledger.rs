@@ -370,6 +370,23 @@ fn superseded_in_doubt_is_unknown_and_id_reused_is_not_run() {
 }
 
 #[test]
+fn a_reused_key_leaves_a_call_in_doubt_unknown() {
+    let (mut ledger, now) = (new_ledger(), Instant::now());
+    for (sequence, is_resend) in [(1, true), (2, false)] {
+        ledger.push(sequence, OutgoingMessage { is_resend, ..message("a", now) }, sequence);
+    }
+    sent(&mut ledger, now);
+    for sequence in [1, 2] {
+        let refused = reply(sequence, Outcome::NotRun, "idempotency-key-reused", false);
+        ledger.on_reply(refused, now);
+    }
+    let ended: Vec<_> =
+        ledger.take_completed().map(|(_, outcome)| outcome.expect_err("ended")).collect();
+    assert!(matches!(ended[0], CallError::Unknown { .. }), "a copy may still run: {ended:?}");
+    assert!(matches!(ended[1], CallError::NotRun { .. }), "{ended:?}");
+}
+
+#[test]
 fn the_window_counts_messages_that_were_given_up() {
     let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.set_limits(SessionLimits { messages: 2, ..SessionLimits::default() });

@@ -40,6 +40,18 @@ async fn only_pages_of_the_policys_origins_may_call() {
     }
     let twice = gateway.by_page("POST", ADD, &own, "origin: https://evil.example\r\n").await;
     twice.is_problem(403, "wrong-origin", "not-run");
+    // Some requests of other sites' pages have no origin, and say only that.
+    let token = gateway.token("web", 3_600);
+    let from_site = async |site: &str| {
+        let headers = format!("sec-fetch-site: {site}\r\nauthorization: Bearer {token}\r\n");
+        gateway.send("GET", "/v1/default/counter/alice/call/get", &headers, "").await
+    };
+    for site in ["cross-site", "same-site"] {
+        from_site(site).await.is_problem(403, "wrong-origin", "not-run");
+    }
+    for site in ["same-origin", "none"] {
+        assert_eq!(from_site(site).await.status, 200, "{site}");
+    }
     let first = gateway.by_page("POST", ADD, &own, "").await;
     assert_eq!((first.status, first.body.as_str()), (200, "1"), "{first:?}");
 
