@@ -58,13 +58,12 @@ use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
-
-pub use listing::methods as describe_methods;
 use tokio::sync::{mpsc, watch};
 
 pub use authorize::is_diagnostic;
 use deploy::Deployer;
 use dry_run::DryRunContext;
+pub use listing::methods as describe_methods;
 pub use standing::Caller;
 use status::StatusReporter;
 

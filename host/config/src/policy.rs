@@ -27,12 +27,10 @@ pub(crate) use check::check_principal_pattern;
 use file::PolicyFile;
 
 pub use check::is_name;
+pub use ostraca_http::ANONYMOUS;
 
 /// An invalid policy.
 pub type PolicyError = UserFileError;
-
-/// The principal of a request over HTTP without a token. Only a grant that names it, and no pattern, gives it a role.
-pub const ANONYMOUS: &str = "anonymous";
 
 /// Maximum size of a policy's text in bytes: a row of the cluster has at most 64 KiB.
 pub const MAX_POLICY_BYTES: usize = 63 << 10;

@@ -15,8 +15,8 @@ use crate::problem::Problem;
 
 /// Maximum number of tokens that are remembered; beyond it, all are checked anew.
 const KNOWN: usize = 10_000;
-/// The principal of requests without a token.
-const ANONYMOUS: &str = "anonymous";
+/// The principal of requests without a token. In a policy, only a grant that names it, and no pattern, gives it a role.
+pub const ANONYMOUS: &str = "anonymous";
 /// Maximum length of a token in bytes.
 const TOKEN: usize = 8 << 10;
 

@@ -26,6 +26,7 @@ mod session;
 mod sessions;
 mod settings;
 
+pub use auth::ANONYMOUS;
 pub use health::{Readiness, TypeWait};
 pub use serve::{BindError, HttpGateway, Probes};
 pub use settings::{HttpSettings, TlsFiles};
