@@ -94,6 +94,19 @@ impl SimSession {
         }
     }
 
+    /// A request that repeats the one of this session, which is made from an idempotency key.
+    pub(crate) fn repeating(&self, seed: u64) -> Self {
+        Self {
+            id: self.id,
+            key: self.key,
+            history: Vec::new(),
+            unresolved: BTreeMap::new(),
+            ledger: Ledger::new(self.id, 1, seed),
+            admission: CallAdmission::new(self.id, 1),
+            is_keyed: true,
+        }
+    }
+
     /// Submits a new message with this cluster time as its creation time, or resends the message `again`.
     pub(crate) fn take(
         &mut self,

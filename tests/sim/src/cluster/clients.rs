@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ostraca_client::ledger::{CallAdmission, ClusterTime, Ledger, SessionLimits, SwitchTimer};
+use ostraca_client::ledger::{ClusterTime, SessionLimits, SwitchTimer};
 use ostraca_client::{CallError, MessageId};
 use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, MessageId as MessageKey};
@@ -88,13 +88,8 @@ impl World {
     fn a_keyed_session(&mut self, client: usize, same: Option<usize>) -> usize {
         let number = self.a_session(client);
         if let Some(same) = same {
-            let (id, key) = (self.sessions[same].session.id, self.sessions[same].session.key);
-            let (seed, off) = (self.rng_of_keys.draw(), self.options.client_mutations.clone());
-            let mut session = SimSession::new(number, PRINCIPAL, seed, off);
-            (session.id, session.key) = (id, key);
-            session.ledger = Ledger::new(id, 1, seed);
+            let mut session = self.sessions[same].session.repeating(self.rng_of_keys.draw());
             session.ledger.set_limits(self.window());
-            session.admission = CallAdmission::new(id, 1);
             self.sessions[number].session = session;
         }
         self.sessions[number].session.is_keyed = true;
