@@ -169,6 +169,7 @@ fn change(request: &AdminOperation) -> Option<Change> {
         | Op::Inspect(_)
         | Op::DeadLetters(_)
         | Op::RebalancePlan
+        | Op::Figures
         | Op::Events(_)
         | Op::Audit(_) => None,
     }

@@ -37,6 +37,7 @@ pub fn is_diagnostic(request: &AdminOperation) -> bool {
             | AdminOperation::Nodes
             | AdminOperation::Status
             | AdminOperation::Events(_)
+            | AdminOperation::Figures
     )
 }
 
@@ -105,7 +106,9 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         Op::Methods(name) => vec![AnythingOn(name.clone())],
         // Clients find the nodes of their cluster with these.
         Op::Node | Op::Nodes => vec![AnyRole],
-        Op::Status | Op::Shards | Op::Events(_) | Op::RebalancePlan => vec![Everywhere(View)],
+        Op::Status | Op::Shards | Op::Events(_) | Op::RebalancePlan | Op::Figures => {
+            vec![Everywhere(View)]
+        }
         Op::Entities(request) => vec![on(View, &request.r#type)],
         Op::Inspect(request) => with_values(&request.r#type, request.values),
         Op::DeadLetters(request) => with_values(&request.r#type, request.values),

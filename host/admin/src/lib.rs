@@ -21,6 +21,7 @@ mod dry_run;
 mod entities;
 mod events;
 mod export;
+mod figures;
 mod forget;
 mod listing;
 mod move_shards;
@@ -56,7 +57,7 @@ use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::Problem;
+use ostraca_wire::proto::{self, Problem};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, watch};
 
@@ -266,11 +267,18 @@ impl AdminService {
             AdminOperation::Authorities(request) => self.authorities(caller, request).await,
             AdminOperation::Revocations(request) => self.revocations(caller, request).await,
             AdminOperation::Variables(request) => self.variables(caller, request).await,
+            AdminOperation::Figures => Ok(AdminOutput::Figures(self.figures().await)),
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),
         };
         Ok(guard.apply(output?))
+    }
+
+    /// The node's status, as `ostraca status` shows it.
+    #[must_use]
+    pub fn status(&self) -> proto::Status {
+        self.status.now(&self.gateway)
     }
 
     fn current_view(&self) -> Arc<ClusterView> {

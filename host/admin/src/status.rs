@@ -189,6 +189,11 @@ impl StatusReporter {
             ("store_sequence".into(), identity.durable_sequence),
             ("store_open_count".into(), identity.open_count),
         ]);
+        // Unknown until the rows are read: it must not seem to fall.
+        let epochs: u64 = view.shards.iter().map(|row| row.epoch.0).sum();
+        if epochs > 0 {
+            metrics.insert("ownership_changes".into(), epochs);
+        }
         let mut info = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
         if !failing.is_empty() {
             let more = if stats.failing_entities.count().1 { ", and more" } else { "" };

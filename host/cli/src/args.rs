@@ -17,7 +17,7 @@ pub(crate) use access::{
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
-    Shards, Undeploy, Watch,
+    Shards, Top, Undeploy, Watch,
 };
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
@@ -65,6 +65,9 @@ pub(crate) struct Global {
     /// Increase log verbosity (-v: info, -vv: debug); overridden by --log and RUST_LOG
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Format of log lines
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FORMAT", value_enum, default_value_t, env = "OSTRACA_LOG_FORMAT", hide_env_values = true)]
+    pub(crate) log_format: LogFormat,
     /// Log filter, such as `info,ostraca_gateway=debug`
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
@@ -76,6 +79,15 @@ pub(crate) enum OutputFormat {
     #[default]
     Table,
     /// JSON; events are one object per line
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Human-readable text
+    #[default]
+    Text,
+    /// One JSON object per line
     Json,
 }
 
@@ -121,6 +133,8 @@ pub(crate) enum Command {
     Status,
     /// List the nodes and the current manager
     Nodes,
+    /// Show live node activity, the slowest methods and the hottest entities
+    Top(Top),
     /// Show which node owns which shard, as a map
     Shards(Shards),
     /// List entities

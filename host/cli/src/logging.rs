@@ -1,11 +1,11 @@
-//! Logging to standard error, as text.
+//! Logging to standard error, as text or as JSON.
 
 use std::io::IsTerminal;
 
 use ostraca_codes::codes;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, LogFormat};
 use crate::failure::Failure;
 
 /// Starts logging with the filter from `--log` (or RUST_LOG), otherwise with one that suits the command.
@@ -28,11 +28,11 @@ pub(crate) fn start(args: &Args) -> Result<(), Failure> {
         })?,
         None => EnvFilter::new(default),
     };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // There is no other subscriber: this runs once per process.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
+    let _ = match args.global.log_format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).try_init(),
+    };
     Ok(())
 }

@@ -107,6 +107,7 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-inspect", &["inspect", "--help"]),
         ("help-init", &["init", "--help"]),
         ("help-drain", &["drain", "--help"]),
+        ("help-top", &["top", "--help"]),
         ("help-forget", &["forget", "--help"]),
         ("help-export", &["export", "--help"]),
         ("help-import", &["import", "--help"]),

@@ -18,11 +18,11 @@ use ostraca_wire::proto::{
     BackupPart, BackupRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
-    Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods,
-    MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo, NodeRequest, Nodes,
-    NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan, RebalanceProgress,
-    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo, ShardRange,
-    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
+    Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
+    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
+    NodeRequest, Nodes, NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan,
+    RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo,
+    ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
     VariablesRequest,
 };
 use tokio::time::timeout;
@@ -222,6 +222,26 @@ impl Client {
             Some(Response::Status(status)) => Ok(status),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// What each live node has done since it started.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn figures(&self) -> Result<Figures, AdminError> {
+        let request = Request::Figures(FiguresRequest {});
+        let mut all = Figures::default();
+        for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match page {
+                Response::Figures(page) => {
+                    all.nodes.extend(page.nodes);
+                    all.unresponsive.extend(page.unresponsive);
+                }
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
     }
 
     /// The identity of the connected node.

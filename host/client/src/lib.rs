@@ -124,11 +124,12 @@ pub use ostraca_wire::proto::{
     AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters,
     DeadLettersRequest, DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun,
     DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
-    EntityExport, EntityInfo, Event, Events, FailedMigration, ForgetResult, JournalDetail,
-    LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress, NodeInfo,
-    NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout,
-    ShardInfo, ShardMove, ShardRange, ShardState, StateChange, StateKey, Status, StatusProblem,
-    SubscriptionDetail, TellDetail, TimerDetail, UndeployResult,
+    EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
+    JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
+    NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
+    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardRange, ShardState, StateChange,
+    StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail, TimerDetail, UndeployResult,
+    WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

@@ -34,6 +34,7 @@ mod file;
 mod guests;
 mod http;
 mod kubernetes;
+mod metrics;
 mod node_sections;
 mod numbers;
 mod postgres;
@@ -41,6 +42,7 @@ mod renamed;
 mod rows_store;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use file::ConfigFile;
 
@@ -275,6 +277,24 @@ impl Config {
     #[must_use]
     pub fn http_settings(&self) -> Option<ostraca_http::HttpSettings> {
         self.file.http.settings(&self.data)
+    }
+
+    /// The address at which the node serves its metrics; `None` if it does not.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        self.file.metrics.listen
+    }
+
+    /// Settings of traces; `None` if the node sends none.
+    #[must_use]
+    pub fn trace_settings(&self) -> Option<ostraca_trace::TraceSettings> {
+        self.file.traces.settings()
+    }
+
+    /// Maximum number of methods that have metrics of their own.
+    #[must_use]
+    pub fn max_metric_methods(&self) -> usize {
+        self.file.metrics.max_methods as usize
     }
 
     /// Limits of the network endpoint.

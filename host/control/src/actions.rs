@@ -1,7 +1,6 @@
 //! Executes the machine's actions: informs the workers, the gateway and other nodes, and calls the stores.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ostraca_catalog::pool::shard_key;
 use ostraca_core::ids::ShardId;
@@ -35,8 +34,7 @@ impl ControlLoop {
                 self.read_format();
             }
             Action::LeaseRenewed { sent_at: sent, lease } => {
-                self.deps.stats.last_renewal_ms.store(sent, Ordering::Relaxed);
-                self.deps.stats.lease_ms.store(lease, Ordering::Relaxed);
+                self.deps.stats.lease_renewed(sent, lease, self.deps.clock.now().mono);
                 self.all_workers(|| worker::Input::LeaseRenewed(sent, lease));
                 self.renewals += 1;
                 if self.renewals.is_multiple_of(RENEWALS_PER_PERSIST) {

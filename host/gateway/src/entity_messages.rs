@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::ScopedSessionId;
+use ostraca_trace::Role;
 use ostraca_wire::proto::Envelope;
 use ostraca_workers::{EntityMessage, EntityMessageContent, worker_of};
 
 use super::Gateway;
 use super::entity_ticket::EntityTicket;
 use super::pending_message::PendingMessage;
+use super::spans;
 
 /// The number of the next query to a target. It is higher than that of any tell, so that no lane mistakes a query for a
 /// copy of a tell.
@@ -39,8 +41,17 @@ impl Gateway {
                 .get(&*message.to.entity_type)
                 .map(|entry| entry.manifest.shard_key.shard_key(&envelope.id));
             let shard = shard_of(key.unwrap_or(&envelope.id), self.shard_count);
+            let span = match &message.content {
+                EntityMessageContent::Ask(..) => {
+                    spans::begin(&self.tracer, &mut envelope, Role::Client, "ask ")
+                }
+                EntityMessageContent::Tell(..) => {
+                    spans::begin(&self.tracer, &mut envelope, Role::Producer, "tell ")
+                }
+                EntityMessageContent::AskNote(_) | EntityMessageContent::FirstTell => None,
+            };
             let ticket = EntityTicket::new(message, worker.clone());
-            accepted.push(PendingMessage::of_entity(shard, session, envelope, ticket));
+            accepted.push(PendingMessage::of_entity(shard, session, envelope, ticket, span));
         }
         let mut steps = Vec::with_capacity(accepted.len());
         let Some(mut router) = self.router() else { return };

@@ -17,13 +17,15 @@ mod entity_ticket;
 mod feeds;
 mod forwarded;
 mod links;
+mod pauses;
 mod pending_message;
 mod resolve;
+mod spans;
 mod steps;
 mod subscriptions;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ostraca_core::hash::shard_of;
@@ -35,7 +37,7 @@ use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
 use ostraca_wire::peer::PeerDialer;
-use ostraca_wire::proto::Reply;
+use ostraca_wire::proto::{NodeFigures, Reply};
 use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -43,11 +45,14 @@ use tokio::sync::mpsc;
 use feeds::Feeds;
 use links::MessageLinks;
 pub use links::{InspectTargets, failure_to_wire, migration_to_wire};
+use pauses::ShardPauses;
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::types::{TypeRegistry, TypeTable};
+use ostraca_stats::Stats;
+use ostraca_trace::Tracer;
 use ostraca_workers::{EntityMessage, Input, ReplySink, WorkerReply};
 
 /// Interval at which buffered messages are checked.
@@ -55,6 +60,9 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Called with a node that has been unreachable for a long time, each time this is detected; must not block.
 pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
+
+/// Returns what this node has done since it started; `None` if it is stopping.
+pub type FiguresSource = Box<dyn Fn() -> Option<NodeFigures> + Send + Sync>;
 
 /// The parts and settings of a gateway.
 pub struct GatewayDeps {
@@ -83,6 +91,10 @@ pub struct GatewayDeps {
     pub runtime: Handle,
     /// Is notified of nodes that the links cannot reach (S12).
     pub unreachable: UnreachableSink,
+    /// The node's counters.
+    pub stats: Arc<Stats>,
+    /// Starts the spans of messages.
+    pub tracer: Tracer,
 }
 
 /// The part of the gateway that all connections of a node share.
@@ -91,6 +103,9 @@ pub struct Gateway {
     resolver: EnvelopeResolver,
     links: MessageLinks,
     feeds: Feeds,
+    pauses: ShardPauses,
+    own_figures: OnceLock<FiguresSource>,
+    tracer: Tracer,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The deployed types, which determine the routing.
@@ -108,7 +123,7 @@ impl Gateway {
     pub fn new(parts: GatewayDeps) -> Arc<Self> {
         let node = parts.node.to_string();
         let gateway = Arc::new(Self {
-            router: Mutex::new(Router::new(parts.route_settings, parts.shard_count)),
+            router: Mutex::new(Router::new(parts.route_settings.clone(), parts.shard_count)),
             resolver: EnvelopeResolver::new(
                 parts.node.0.clone(),
                 parts.clock.clone(),
@@ -117,6 +132,13 @@ impl Gateway {
             ),
             links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
             feeds: Feeds::new(parts.max_channel_feeds),
+            pauses: ShardPauses::new(
+                parts.shard_count,
+                Duration::from_millis(parts.route_settings.buffer_timeout),
+                parts.stats,
+            ),
+            own_figures: OnceLock::new(),
+            tracer: parts.tracer,
             clock: parts.clock,
             types: parts.types,
             shard_count: parts.shard_count,
@@ -126,6 +148,12 @@ impl Gateway {
         });
         gateway.links.set_gateway(&gateway);
         gateway
+    }
+
+    /// Sets where this node's figures come from, which other nodes may ask for.
+    pub fn set_figures_source(&self, source: FiguresSource) {
+        // It is set once, at the start.
+        let _ = self.own_figures.set(source);
     }
 
     fn now(&self) -> u64 {
@@ -165,7 +193,9 @@ impl Gateway {
                         entry.manifest.shard_key.shard_key(&envelope.id),
                         self.shard_count,
                     );
-                    accepted.push(PendingMessage::new(shard, session, request));
+                    let is_known = |method: &str| entry.methods_by_name().contains_key(method);
+                    let span = spans::begin_received(&self.tracer, &mut request.envelope, is_known);
+                    accepted.push(PendingMessage::new(shard, session, request, span));
                 }
                 None => unknown.push(request),
             }
@@ -205,6 +235,7 @@ impl Gateway {
     /// Updates a shard's route from its row: its epoch, its owner, and whether a hand-off is in progress. Older rows
     /// are ignored.
     pub fn update_route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
+        self.pauses.set_served(shard, owner.is_some() && !moving);
         self.with_router(|router, now, steps| {
             router.update_route(now, shard, epoch, owner, moving, steps)
         });
@@ -212,6 +243,7 @@ impl Gateway {
 
     /// Buffers messages for a shard that is about to move, until a higher epoch is known or the timeout has passed.
     pub fn buffer_shard(&self, shard: ShardId, epoch: Epoch) {
+        self.pauses.set_buffered(shard);
         self.with_router(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::rows::Member;
+use ostraca_trace::Span;
 use ostraca_wire::clock::BootInstant;
 use ostraca_wire::outcome::outcome_for_reply;
 use ostraca_wire::peer::forwarding::Forward;
@@ -14,7 +15,7 @@ use ostraca_workers::{Caller, Delivery, Input, worker_of};
 use tokio::sync::{mpsc, oneshot};
 
 use super::entity_ticket::EntityTicket;
-use super::lock;
+use super::{lock, spans};
 
 /// A message with the path for its reply. Clones represent the same message.
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub(super) struct PendingMessageInner {
     /// Its charge against the sender's budget.
     pub(super) charge: Arc<Charge>,
     ticket: Mutex<Option<ReplyPath>>,
+    /// Ends with the reply.
+    span: Mutex<Option<Span>>,
 }
 
 /// Where the answer to a message goes.
@@ -41,11 +44,25 @@ enum ReplyPath {
 }
 
 impl PendingMessage {
-    pub(super) fn new(shard: ShardId, session: ScopedSessionId, request: IncomingMessage) -> Self {
+    pub(super) fn new(
+        shard: ShardId,
+        session: ScopedSessionId,
+        request: IncomingMessage,
+        span: Option<Span>,
+    ) -> Self {
         let IncomingMessage { envelope, received, ticket } = request;
         let charge = Arc::clone(ticket.charge());
         let ticket = Mutex::new(Some(ReplyPath::Ticket(ticket)));
-        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
+        let span = Mutex::new(span);
+        Self(Arc::new(PendingMessageInner {
+            shard,
+            session,
+            envelope,
+            received,
+            charge,
+            ticket,
+            span,
+        }))
     }
 
     /// A message from an entity of this node.
@@ -54,10 +71,9 @@ impl PendingMessage {
         session: ScopedSessionId,
         envelope: Envelope,
         ticket: EntityTicket,
+        span: Option<Span>,
     ) -> Self {
-        let ticket = Mutex::new(Some(ReplyPath::Entity(ticket)));
-        let (received, charge) = (BootInstant::now(), Charge::unmetered());
-        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
+        Self::of_node(shard, session, envelope, ReplyPath::Entity(ticket), span)
     }
 
     /// A query of this node itself.
@@ -67,14 +83,36 @@ impl PendingMessage {
         envelope: Envelope,
         reply: oneshot::Sender<Reply>,
     ) -> Self {
-        let ticket = Mutex::new(Some(ReplyPath::Query(reply)));
+        Self::of_node(shard, session, envelope, ReplyPath::Query(reply), None)
+    }
+
+    fn of_node(
+        shard: ShardId,
+        session: ScopedSessionId,
+        envelope: Envelope,
+        path: ReplyPath,
+        span: Option<Span>,
+    ) -> Self {
         let (received, charge) = (BootInstant::now(), Charge::unmetered());
-        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
+        let (ticket, span) = (Mutex::new(Some(path)), Mutex::new(span));
+        Self(Arc::new(PendingMessageInner {
+            shard,
+            session,
+            envelope,
+            received,
+            charge,
+            ticket,
+            span,
+        }))
     }
 
     pub(super) fn reply(&self, reply: Reply) {
         // A message is answered once: a later reply belongs to another copy.
-        match lock(&self.0.ticket).take() {
+        let path = lock(&self.0.ticket).take();
+        if path.is_some() {
+            spans::end(lock(&self.0.span).take(), &reply);
+        }
+        match path {
             Some(ReplyPath::Ticket(ticket)) => ticket.reply(reply),
             Some(ReplyPath::Entity(ticket)) => ticket.answer(outcome_for_reply(reply)),
             // The task may have ended.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ostraca_stats::Stats;
 use ostraca_wire::server::{Server, Service};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,7 @@ pub(crate) struct App<S: Service> {
     pub(crate) hosts: Hosts,
     pub(crate) readiness: Readiness,
     pub(crate) type_wait: TypeWait,
+    pub(crate) stats: Arc<Stats>,
     pub(crate) settings: HttpSettings,
     /// Maximum size of a body in bytes.
     pub(crate) max_message: u32,

@@ -57,6 +57,14 @@ impl Hosts {
         Err(refused(format!("{:?} is not a host of this gateway", host.host())))
     }
 
+    /// Like [`Hosts::check`], on a loopback address; elsewhere, every host is allowed.
+    ///
+    /// # Errors
+    /// `wrong-host`.
+    pub(crate) fn check_local(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.address.ip().is_loopback() { self.check(uri, headers) } else { Ok(()) }
+    }
+
     fn is_own(&self, host: &Authority) -> bool {
         if host.as_str().contains('@') {
             return false;

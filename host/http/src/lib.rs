@@ -15,6 +15,7 @@ mod calls;
 mod channels;
 mod guard;
 mod health;
+mod metrics;
 mod openapi;
 mod origin;
 mod path;
@@ -28,5 +29,6 @@ mod settings;
 
 pub use auth::ANONYMOUS;
 pub use health::{Readiness, TypeWait};
+pub use metrics::{MetricsServer, MetricsSource};
 pub use serve::{BindError, HttpGateway, Probes};
 pub use settings::{HttpSettings, TlsFiles};

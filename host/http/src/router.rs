@@ -1,6 +1,7 @@
 //! Which handler a request goes to.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -31,10 +32,22 @@ pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
         .layer(origin::cors(app))
         .layer(middleware::from_fn_with_state(Arc::clone(app), origin::check_origin::<S>))
         .layer(middleware::from_fn_with_state(Arc::clone(app), check_host::<S>))
+        .layer(middleware::from_fn_with_state(Arc::clone(app), count::<S>))
         .with_state(state)
         // Whoever asks these knows the node by any address, and learns nothing from them.
         .route("/livez", get(health::livez))
         .route("/readyz", get(move || async move { health::readyz(&readiness) }))
+}
+
+async fn count<S: Service>(
+    State(app): State<Arc<App<S>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let response = next.run(request).await;
+    app.stats.http.responded(response.status().as_u16(), began.elapsed());
+    response
 }
 
 async fn check_host<S: Service>(

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use ostraca_stats::Stats;
 use ostraca_wire::server::{Server, Service};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -47,8 +48,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address cannot be used.
-    #[error("cannot listen on {address} (`http.listen`): {source}")]
+    #[error("cannot listen on {address} (`{setting}`): {source}")]
     Listen {
+        /// `http.listen` or `metrics.listen`.
+        setting: &'static str,
         /// The address.
         address: SocketAddr,
         /// The underlying I/O error.
@@ -78,6 +81,8 @@ pub struct Probes {
     pub readiness: Readiness,
     /// Waits for a type.
     pub type_wait: TypeWait,
+    /// Where responses are counted.
+    pub stats: Arc<Stats>,
 }
 
 /// A gateway that is bound to its address. Connections wait until [`HttpGateway::run`].
@@ -106,9 +111,7 @@ impl HttpGateway {
             None if address.ip().is_loopback() => None,
             None => return Err(BindError::NoTls(address)),
         };
-        let failed = |source| BindError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = listen(address, "http.listen").await?;
         Ok(Self { listener, address, tls, settings })
     }
 
@@ -135,7 +138,6 @@ impl HttpGateway {
         grace: Duration,
     ) {
         let Self { listener, address, tls, settings } = self;
-        let places = Arc::new(Semaphore::new(settings.max_connections));
         let ending = CancellationToken::new();
         let sessions = Sessions::new(Arc::clone(&server), settings.clone(), ending.clone());
         let app = Arc::new(App {
@@ -146,37 +148,15 @@ impl HttpGateway {
             hosts: Hosts::new(address, &settings.hosts),
             readiness: probes.readiness,
             type_wait: probes.type_wait,
+            stats: probes.stats,
             max_message: server.limits().max_message,
             bodies: Arc::new(Semaphore::new(settings.max_body_bytes as usize)),
             documents: Arc::new(Semaphore::new(DOCUMENTS)),
             settings,
         });
-        let connections = Connections::new(&app.settings, router(&app), tls, stop.clone());
-        let connections = Arc::new(connections);
+        let connections = Connections::new(&app.settings, router(&app), tls, stop);
         drop(app);
-        let mut tasks = JoinSet::new();
-        loop {
-            let place = tokio::select! {
-                () = stop.cancelled() => break,
-                // The semaphore is never closed.
-                Ok(place) = Arc::clone(&places).acquire_owned() => place,
-            };
-            let stream = tokio::select! {
-                () = stop.cancelled() => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept an HTTP connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
-            };
-            while tasks.try_join_next().is_some() {}
-            let connections = Arc::clone(&connections);
-            tasks.spawn(async move { connections.serve(stream, place).await });
-        }
-        drop(listener);
+        let mut tasks = connections.accept(listener).await;
         let mut all = async || while tasks.join_next().await.is_some() {};
         if timeout(grace / 2, all()).await.is_err() {
             ending.cancel();
@@ -189,18 +169,36 @@ impl HttpGateway {
     }
 }
 
+/// Listens on an address, which `setting` names.
+///
+/// # Errors
+/// [`BindError::Listen`].
+pub(crate) async fn listen(
+    address: SocketAddr,
+    setting: &'static str,
+) -> Result<(TcpListener, SocketAddr), BindError> {
+    let failed = |source| BindError::Listen { setting, address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
 /// How connections are served.
-struct Connections {
+pub(crate) struct Connections {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
     tls: Option<TlsAcceptor>,
+    /// A connection that waits for a place is not accepted yet.
+    places: Arc<Semaphore>,
     stop: CancellationToken,
     /// How long a connection may have no request in progress.
     idle: Duration,
+    /// How long a connection may last; `None` for no limit.
+    lifetime: Option<Duration>,
 }
 
 impl Connections {
-    fn new(
+    pub(crate) fn new(
         settings: &HttpSettings,
         router: Router,
         tls: Option<TlsAcceptor>,
@@ -219,7 +217,47 @@ impl Connections {
             .max_header_list_size(u32::try_from(settings.max_header_bytes).unwrap_or(u32::MAX))
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
-        Self { builder, router, tls, stop, idle: settings.header_timeout }
+        let places = Arc::new(Semaphore::new(settings.max_connections));
+        let idle = settings.header_timeout;
+        Self { builder, router, tls, places, stop, idle, lifetime: None }
+    }
+
+    /// The same for few clients that need no HTTP/2, each for a limited time.
+    pub(crate) fn for_metrics(self, lifetime: Duration) -> Self {
+        Self { builder: self.builder.http1_only(), lifetime: Some(lifetime), ..self }
+    }
+
+    /// Accepts connections until the gateway stops. Returns those that are still open.
+    pub(crate) async fn accept(self, listener: TcpListener) -> JoinSet<()> {
+        let connections = Arc::new(self);
+        let mut tasks = JoinSet::new();
+        loop {
+            let place = tokio::select! {
+                () = connections.stop.cancelled() => return tasks,
+                // The semaphore is never closed.
+                Ok(place) = Arc::clone(&connections.places).acquire_owned() => place,
+            };
+            let stream = tokio::select! {
+                () = connections.stop.cancelled() => return tasks,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept an HTTP connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            while tasks.try_join_next().is_some() {}
+            let connections = Arc::clone(&connections);
+            tasks.spawn(async move {
+                let serving = connections.serve(stream, place);
+                match connections.lifetime {
+                    Some(limit) => drop(timeout(limit, serving).await),
+                    None => serving.await,
+                }
+            });
+        }
     }
 
     async fn serve(&self, stream: TcpStream, _place: OwnedSemaphorePermit) {

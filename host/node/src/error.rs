@@ -77,6 +77,9 @@ pub enum NodeError {
     /// The HTTP gateway cannot be started.
     #[error(transparent)]
     Http(#[from] ostraca_http::BindError),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Trace(#[from] ostraca_trace::TraceError),
     /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
@@ -156,6 +159,7 @@ impl NodeError {
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
+            Self::Trace(_) => codes::INVALID_CONFIG,
             Self::Http(error) => match error {
                 ostraca_http::BindError::Listen { source, .. }
                     if source.kind() == std::io::ErrorKind::AddrInUse =>
@@ -194,11 +198,14 @@ impl NodeError {
                 "choose another directory; existing files are never overwritten"
             }
             Self::Workers(error) => error.help_text(),
+            Self::Trace(_) => "check [traces] in the configuration",
             Self::File { .. } => "check the path and its permissions",
             Self::Settings(error) => error.help_text(),
             Self::Http(ostraca_http::BindError::NoTls(_)) => return None,
-            Self::Http(ostraca_http::BindError::Listen { .. }) => {
-                "choose another address (`http.listen`), or end the process that uses it"
+            Self::Http(ostraca_http::BindError::Listen { setting, .. }) => {
+                return Some(format!(
+                    "choose another address (`{setting}`), or end the process that uses it"
+                ));
             }
             Self::Http(ostraca_http::BindError::Tls { .. }) => "check [http] in the configuration",
             Self::Wire(ostraca_wire::Error::Identity(_)) => {

@@ -33,6 +33,7 @@ use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
 use ostraca_stats::Stats;
 use ostraca_store_sled::SledStore;
+use ostraca_trace::Tracer;
 use ostraca_wire::server::Server;
 use ostraca_workers::{Input, WorkerThread};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -61,6 +62,8 @@ pub struct Node {
     view: watch::Receiver<Arc<ClusterView>>,
     events: Arc<EventLog>,
     http: Option<HttpTask>,
+    metrics: Option<MetricsTask>,
+    tracer: Tracer,
     types: TypeRegistry,
     shards: u32,
     /// Whether the node was started although the store did not respond.
@@ -83,6 +86,26 @@ struct HttpTask {
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
     task: JoinHandle<()>,
+}
+
+/// How long the collector may take to get the last spans when the node stops.
+const TRACES: Duration = Duration::from_secs(2);
+
+/// Who serves the node's metrics.
+struct MetricsTask {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl MetricsTask {
+    /// Ends it. It holds the node's store, which can be opened again only afterwards.
+    async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the server of the metrics did not stop gracefully");
+        }
+    }
 }
 
 /// How long HTTP requests in progress may take when the node stops.
@@ -178,6 +201,12 @@ impl Node {
         self.http.as_ref().map(|http| http.url.as_str())
     }
 
+    /// The address of the node's metrics; `None` if it serves none.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|metrics| metrics.address)
+    }
+
     /// The node's description.
     #[must_use]
     pub fn summary(&self) -> &Summary {
@@ -217,11 +246,14 @@ impl Node {
             }
         };
         futures::join!(closing, http, self.server.shut_down(grace / 4));
+        if let Some(metrics) = self.metrics.take() {
+            metrics.stop().await;
+        }
         let in_time = self.stop_workers(grace / 8).await;
         self.vital.shutdown().await;
         self.tasks.shutdown().await;
         let workers = std::mem::take(&mut self.workers);
-        let control = self.control;
+        let (control, tracer) = (self.control, self.tracer);
         let joined = blocking(move || {
             for WorkerThread { input, thread } in workers {
                 drop(input);
@@ -231,6 +263,7 @@ impl Node {
                 }
             }
             control.stop();
+            tracer.shut_down(TRACES);
         });
         if let Err(error) = joined.await {
             tracing::error!(%error, "the node did not stop gracefully");

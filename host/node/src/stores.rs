@@ -24,10 +24,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_config::config::Config;
 use ostraca_core::ids::ClusterId;
+use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore};
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_ranges::RangedStore;
-use ostraca_store_sled::SledStore;
+use ostraca_store_sled::{BatchObserver, SledStore};
 use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -70,9 +71,15 @@ pub(crate) struct ReachedStores {
 pub(crate) async fn open_local(
     config: &Config,
     cluster: ClusterId,
+    stats: &Arc<Stats>,
 ) -> Result<LocalStore, NodeError> {
     let (dir, mut options) = (config.store_dir(), config.store_options());
     options.cluster = Some(cluster);
+    let stats = Arc::clone(stats);
+    options.on_batch = Some(BatchObserver(Arc::new(move |calls, sync| {
+        stats.store_batches.observe_size(calls);
+        stats.store_syncs.observe(sync);
+    })));
     let sled = Arc::new(blocking(move || SledStore::open(&dir, &options)).await??);
     if config.has_rows_outside() {
         return Ok(LocalStore { sled, cluster_info: None });

@@ -1,15 +1,17 @@
 //! Counters and gauges that the node's threads share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ostraca_store::StoreError;
 use tokio::sync::watch;
 
 use crate::failing::FailingEntities;
+use crate::{Histogram, HotEntity, HttpStats, Methods};
 
 /// Shown by `status`. Counters only rise; gauges hold the state at each worker's last update.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stats {
     /// Guest turns started for a message.
     pub turns: AtomicU64,
@@ -43,9 +45,65 @@ pub struct Stats {
     pub store_refused: watch::Sender<Option<Arc<str>>>,
     /// Duration of the lease in milliseconds; 0 before the first renewal.
     pub lease_ms: AtomicU64,
+    /// How much of the lease was left each time it was renewed.
+    pub lease_slack: Histogram,
+    /// Rates, errors and durations of each method.
+    pub methods: Methods,
+    /// The number of commits that a worker sent to the store together.
+    pub commit_batches: Histogram,
+    /// The number of lanes that an entity had at a commit.
+    pub entity_lanes: Histogram,
+    /// How long the store took to answer a batch of commits.
+    pub commit_durations: Histogram,
+    /// The number of calls in a batch of this node's store.
+    pub store_batches: Histogram,
+    /// How long this node's store took to sync a batch.
+    pub store_syncs: Histogram,
+    /// Responses of the HTTP gateway.
+    pub http: HttpStats,
+    /// How long shards moved or had no live owner, according to this node's routes.
+    pub shard_pauses: Histogram,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self::new(Methods::MAX)
+    }
 }
 
 impl Stats {
+    /// Nothing has happened yet. `max_methods` bounds [`Stats::methods`].
+    #[must_use]
+    pub fn new(max_methods: usize) -> Self {
+        Self {
+            turns: AtomicU64::default(),
+            commits: AtomicU64::default(),
+            failed_turns: AtomicU64::default(),
+            stopped_forgotten: AtomicU64::default(),
+            activations: AtomicU64::default(),
+            migrations: AtomicU64::default(),
+            failed_migrations: AtomicU64::default(),
+            not_run: AtomicU64::default(),
+            unknown: AtomicU64::default(),
+            panics: AtomicU64::default(),
+            control_messages_dropped: AtomicU64::default(),
+            control_messages_ignored: AtomicU64::default(),
+            last_renewal_ms: AtomicU64::default(),
+            failing_entities: FailingEntities::default(),
+            store_refused: watch::Sender::default(),
+            lease_ms: AtomicU64::default(),
+            lease_slack: Histogram::of_durations(),
+            methods: Methods::new(max_methods),
+            commit_batches: Histogram::of_sizes(),
+            entity_lanes: Histogram::of_sizes(),
+            commit_durations: Histogram::of_durations(),
+            store_batches: Histogram::of_sizes(),
+            store_syncs: Histogram::of_durations(),
+            http: HttpStats::default(),
+            shard_pauses: Histogram::of_durations(),
+        }
+    }
+
     /// Adds one to a counter.
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
@@ -66,6 +124,17 @@ impl Stats {
             }
             news
         });
+    }
+
+    /// Records that the lease was renewed at `now`, for `lease` milliseconds from when the request was `sent`.
+    pub fn lease_renewed(&self, sent: u64, lease: u64, now: u64) {
+        let before = self.last_renewal_ms.swap(sent, Ordering::Relaxed);
+        let former = self.lease_ms.swap(lease, Ordering::Relaxed);
+        // A node registers without having had a lease.
+        if before > 0 {
+            let left = before.saturating_add(former).saturating_sub(now);
+            self.lease_slack.observe(Duration::from_millis(left));
+        }
     }
 
     /// The value of a counter or a gauge.
@@ -90,4 +159,6 @@ pub struct WorkerGauges {
     pub entities: AtomicU64,
     /// Messages waiting for a turn.
     pub queued: AtomicU64,
+    /// The hottest entities of the last two seconds.
+    pub hottest: Mutex<Vec<HotEntity>>,
 }

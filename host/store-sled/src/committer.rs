@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::channel::oneshot::Sender;
 use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
@@ -16,6 +17,7 @@ use crate::batch_builder::{BatchBuilder, PreparedBatch};
 use crate::changed_keys::ChangedKeys;
 use crate::disk::Disk;
 use crate::disk_space::DiskSpaceMonitor;
+use crate::options::BatchObserver;
 use crate::progress::Progress;
 use crate::read_queue::ReadQueue;
 use crate::write_op::{ReplySlot, WriteOp};
@@ -32,6 +34,7 @@ pub(crate) struct Committer {
     pub(crate) space: Arc<DiskSpaceMonitor>,
     pub(crate) reads: Arc<ReadQueue>,
     pub(crate) changed: Arc<ChangedKeys>,
+    pub(crate) on_batch: Option<BatchObserver>,
 }
 
 /// The outcome of one part of a call, and where to deliver it.
@@ -63,7 +66,7 @@ impl Committer {
             self.space.check();
             let low = self.progress.low_disk_reason();
             completions.extend(works.drain(..).map(|work| self.prepare(work, low.as_deref())));
-            match self.write(batch) {
+            match self.write(batch, completions.len()) {
                 Ok(()) => {
                     completions.drain(..).for_each(Completion::give);
                     free(records);
@@ -97,7 +100,7 @@ impl Committer {
         }
     }
 
-    fn write(&mut self, number: u64) -> Result<(), String> {
+    fn write(&mut self, number: u64, calls: usize) -> Result<(), String> {
         let prepared = self.batch_builder.finish().map_err(|error| error.to_string())?;
         let Some(PreparedBatch { batch, events, sequence, changed_keys }) = prepared else {
             self.progress.set_applied(number, 0);
@@ -112,8 +115,12 @@ impl Committer {
         drop(applying);
         applied.map_err(|error| format!("write failed: {error}"))?;
         self.reads.push(self.queue.applied());
+        let began = Instant::now();
         self.db.flush().map_err(|error| format!("flush failed: {error}"))?;
         self.disk.sync(&self.data).map_err(|error| format!("sync failed: {error}"))?;
+        if let Some(BatchObserver(observe)) = &self.on_batch {
+            observe(calls, began.elapsed());
+        }
         self.progress.set_durable(number, sequence);
         if !events.is_empty() {
             self.changes.publish(events);

@@ -17,6 +17,11 @@ pub(crate) struct DiskSpaceMonitor {
 }
 
 impl DiskSpaceMonitor {
+    /// The bytes that are free now.
+    pub(crate) fn free(&self) -> std::io::Result<u64> {
+        self.disk.free(&self.dir)
+    }
+
     /// Checks the free disk space, if the interval has passed, and records the result in `progress`.
     pub(crate) fn check(&self) {
         let mut checked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);

@@ -65,6 +65,7 @@ use ostraca_store::{
 use crate::backup::{Backup, Collecting};
 use crate::blob_worker::BlobJob;
 use crate::dir::Dir;
+use crate::disk_space::DiskSpaceMonitor;
 use crate::progress::Progress;
 use crate::read_queue::{ReadOp, ReadQueue};
 use crate::write_op::{WriteOp, slots};
@@ -73,7 +74,16 @@ use crate::write_queue::WriteQueue;
 pub use copy::{SledCopySource, SledCopyTarget};
 pub use database::{DatabaseOpenError, open_database};
 pub use error::OpenError;
-pub use options::Options;
+pub use options::{BatchObserver, Options};
+
+/// The space of a store, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// What the database takes, without the components.
+    pub used_bytes: u64,
+    /// What is free on its disk.
+    pub free_bytes: u64,
+}
 
 /// An open sled store. Dropping it completes the queued calls, closes the database, and releases the directory.
 pub struct SledStore {
@@ -85,6 +95,7 @@ pub struct SledStore {
     reads: Arc<ReadQueue>,
     jobs: Option<Channel<BlobJob>>,
     backup: Backup,
+    space: Arc<DiskSpaceMonitor>,
     threads: Vec<JoinHandle<()>>,
     dir: Dir,
 }
@@ -135,6 +146,17 @@ impl SledStore {
     #[must_use]
     pub fn low_disk_reason(&self) -> Option<String> {
         self.progress.low_disk_reason()
+    }
+
+    /// The bytes that the store takes on its disk, and those that are free there. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the file system does not say.
+    pub fn disk_usage(&self) -> Result<DiskUsage, StoreError> {
+        let unknown = |error: &dyn std::fmt::Display| StoreError::Unavailable(error.to_string());
+        let used_bytes = self.backup.records.db.size_on_disk().map_err(|error| unknown(&error))?;
+        let free_bytes = self.space.free().map_err(|error| unknown(&error))?;
+        Ok(DiskUsage { used_bytes, free_bytes })
     }
 
     /// Number of reads that panicked since the store was opened. Each panic failed only the reads that were served

@@ -109,6 +109,7 @@ pub(crate) fn open_on(
         space: space.clone(),
         reads: reads.clone(),
         changed: changed.clone(),
+        on_batch: options.on_batch.clone(),
     };
     let backup = Backup {
         records: records.clone(),
@@ -124,7 +125,7 @@ pub(crate) fn open_on(
         witness: options.witness.clone(),
         identity: identity.clone(),
         progress: progress.clone(),
-        space,
+        space: space.clone(),
     };
     let spawned = (|| {
         threads.push(spawn("store-files", move || files.run())?);
@@ -146,6 +147,7 @@ pub(crate) fn open_on(
         reads,
         jobs: Some(jobs),
         backup,
+        space,
         threads,
         dir,
     })

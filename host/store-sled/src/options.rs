@@ -1,6 +1,7 @@
 //! The settings of a sled store.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_core::ids::ClusterId;
@@ -50,6 +51,19 @@ pub struct Options {
     /// Maximum number of records that change while a backup reads the store; beyond it, the backup fails. Default
     /// 1,000,000, up to 1 KiB each.
     pub backup_changes: usize,
+    /// Is told of each batch that was written and synced. Default: none.
+    pub on_batch: Option<BatchObserver>,
+}
+
+/// Is called with the number of calls in a batch that was written, and how long their sync took. It runs on the
+/// committer's thread, so it must not block.
+#[derive(Clone)]
+pub struct BatchObserver(pub Arc<dyn Fn(usize, Duration) + Send + Sync>);
+
+impl std::fmt::Debug for BatchObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BatchObserver(..)")
+    }
 }
 
 impl Default for Options {
@@ -73,6 +87,7 @@ impl Default for Options {
             watch_history_changes: 8192,
             watch_history_bytes: 16 << 20,
             backup_changes: 1_000_000,
+            on_batch: None,
         }
     }
 }

@@ -69,6 +69,7 @@ impl Driver {
             random_key,
             entity_store: store.clone(),
             stats: Arc::default(),
+            tracer: ostraca_trace::Tracer::default(),
             gauges: Arc::default(),
             recording_dir: None,
             reports: sink.reports(),

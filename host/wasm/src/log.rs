@@ -1,6 +1,6 @@
 //! Writes a guest's lines to the node's log under the entity's name, limited in rate and length.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::text::{one_line, printable};
@@ -37,12 +37,20 @@ pub(crate) struct GuestLog {
     lines: u32,
     max_line_bytes: usize,
     bucket: Mutex<Bucket>,
+    /// The `traceparent` of the message that is being handled; empty if there is none.
+    traceparent: Mutex<Arc<str>>,
 }
 
 struct Bucket {
     tokens: f64,
     filled: Instant,
     dropped: u64,
+}
+
+/// The id of the trace that a W3C `traceparent` names, if it does: a client chose it.
+fn trace_id(traceparent: &str) -> Option<&str> {
+    let id = traceparent.split('-').nth(1)?;
+    (id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
 }
 
 impl GuestLog {
@@ -57,6 +65,7 @@ impl GuestLog {
             lines: limits.log_lines_per_second,
             max_line_bytes: limits.log_line_bytes,
             bucket: Mutex::new(bucket),
+            traceparent: Mutex::default(),
         }
     }
 
@@ -72,6 +81,11 @@ impl GuestLog {
     /// Returns how many lines were dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.bucket.lock().unwrap_or_else(PoisonError::into_inner).dropped)
+    }
+
+    /// Sets the trace context of the lines that follow; empty for none.
+    pub(crate) fn set_traceparent(&self, traceparent: Arc<str>) {
+        *self.traceparent.lock().unwrap_or_else(PoisonError::into_inner) = traceparent;
     }
 
     /// Logs a line, cut to its limit, if the rate allows it.
@@ -97,9 +111,10 @@ impl GuestLog {
             (&*message.principal, &*message.origin, &*message.traceparent)
         });
         // The client chose this value.
+        let trace_id = trace_id(traceparent);
         let traceparent =
             printable(&traceparent[..traceparent.floor_char_boundary(MAX_TRACEPARENT_BYTES)]);
-        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code.as_str(), principal, origin, %traceparent, %backtrace, "{text}");
+        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code.as_str(), principal, origin, trace_id, %traceparent, %backtrace, "{text}");
     }
 
     fn admit(&self) -> bool {
@@ -125,10 +140,12 @@ impl GuestLog {
     fn emit(&self, level: Level, line: &str, cut: usize) {
         let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
         let (id, line) = (printable(id), printable(line));
+        let traceparent = self.traceparent.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let trace_id = trace_id(&traceparent);
         // tracing needs a constant level, hence an arm for each.
         macro_rules! emit {
             ($level:ident) => {
-                tracing::$level!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, cut, "{line}")
+                tracing::$level!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, trace_id, cut, "{line}")
             };
         }
         match level {
@@ -137,6 +154,23 @@ impl GuestLog {
             Level::Info => emit!(info),
             Level::Warn => emit!(warn),
             Level::Error => emit!(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_only_a_valid_trace() {
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let traceparent = |id: &str| format!("00-{id}-00f067aa0ba902b7-00");
+        assert_eq!(trace_id(&traceparent(id)), Some(id), "also if it is not sampled");
+        for other in
+            ["", "00", "00-1234-00f067aa0ba902b7-01", &traceparent(&id.replace('4', "\u{e4}"))]
+        {
+            assert_eq!(trace_id(other), None, "{other}");
         }
     }
 }

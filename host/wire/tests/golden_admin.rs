@@ -75,6 +75,7 @@ fn requests_about_the_cluster() {
             "c204050801120161",
         ),
         (Request::Authorities(authorities), "ca040d0a017412060a016e1201631801"),
+        (Request::Figures(FiguresRequest {}), "da0400"),
         (
             Request::Variables(set_variable),
             "d2041a0a01741215080112016e1a017620012a016230013a017442016b",
@@ -83,6 +84,31 @@ fn requests_about_the_cluster() {
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
+}
+
+fn figures() -> Figures {
+    let work = WorkFigures {
+        r#type: "t".into(),
+        work: "w".into(),
+        method: "m".into(),
+        ok: 1,
+        error: 2,
+        not_run: 3,
+        unknown: 4,
+        buckets: vec![5, 6],
+        total_us: 7,
+    };
+    let hot = HotEntity { r#type: "t".into(), id: "i".into(), turns_per_second: 1 };
+    let node = NodeFigures {
+        node: "n".into(),
+        uptime_ms: 1,
+        metrics: [("a".into(), 2)].into(),
+        work: vec![work],
+        bounds: vec![0.5],
+        hottest: vec![hot],
+    };
+    let issue = NodeIssue { node: "o".into(), reason: "r".into() };
+    Figures { nodes: vec![node], unresponsive: vec![issue] }
 }
 
 fn variable() -> Variable {
@@ -391,6 +417,13 @@ fn responses_about_the_cluster() {
                 presented: vec![node_certificate()],
             }),
             "0801ca040d08011201741a060a016e120163",
+        ),
+        (
+            Response::Figures(figures()),
+            concat!(
+                "0801da04430a390a016e10011a050a0161100222170a01741201771a016d20012802300338044202",
+                "050648072a08000000000000e03f32080a0174120169180112060a016f120172",
+            ),
         ),
         (
             Response::Variables(Variables { variables: vec![variable()], deployed: true }),

@@ -75,10 +75,11 @@ pub fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> EntityIdent
     }
 }
 
-/// The context that a guest gets for a message. `now` is the start of its turn, in milliseconds; `version` is the
+/// The context that a guest gets for a message. `traceparent` is the trace context of its turn; `now` is the start of its turn, in milliseconds; `version` is the
 /// entity's version before it.
 pub(crate) fn message_context(
     message: &Message,
+    traceparent: &Arc<str>,
     version: u64,
     now: u64,
     key: Option<&RandomKey>,
@@ -90,7 +91,7 @@ pub(crate) fn message_context(
         kind: guest_kind(message.kind),
         principal: message.context.principal.clone(),
         content_type: message.context.content_type.clone(),
-        traceparent: message.context.traceparent.clone(),
+        traceparent: traceparent.clone(),
         tracestate: message.context.tracestate.clone(),
         origin: message.context.origin.clone(),
         remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
@@ -293,6 +294,7 @@ pub(crate) fn timer_firing(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnOrigin {
     pub(crate) traceparent: Arc<str>,
+    pub(crate) tracestate: Arc<str>,
     pub(crate) utc_ms: u64,
 }
 

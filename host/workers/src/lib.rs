@@ -29,6 +29,7 @@ use ostraca_core::records::{Claim, GuestReply, Tell};
 use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
+use ostraca_trace::Tracer;
 use ostraca_wire::proto;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +59,8 @@ pub struct WorkerDeps {
     pub entity_store: Arc<dyn EntityStore>,
     /// The node's counters.
     pub stats: Arc<Stats>,
+    /// Starts the spans of turns and commits.
+    pub tracer: Tracer,
     /// Its own state, updated every 20 ms.
     pub gauges: Arc<WorkerGauges>,
     /// The directory in which the events and actions of its machines are recorded. Default `None`: no recording.

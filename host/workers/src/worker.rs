@@ -14,6 +14,7 @@ mod asks;
 mod calls;
 mod completions;
 mod dispatch;
+mod figures;
 mod flush_gate;
 mod machines;
 mod panics;
@@ -32,13 +33,16 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::stream::StreamExt;
 use ostraca_catalog::DeployedType;
-use ostraca_core::ids::{Entity, ShardId, ShardPath};
+use ostraca_core::ids::{Entity, ShardId, ShardPath, TurnId};
 use ostraca_core::message::{MessageKind, ReplyToken};
 use ostraca_core::records::{Claim, Commit};
 use ostraca_core::shard::{Action, Event, InstanceSlots, StopReason};
+use ostraca_stats::WorkStats;
+use ostraca_trace::Span;
 use ostraca_wire::server::Charge;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::guest_types::TurnOrigin;
 use crate::recording::Recorder;
 use crate::{
     Delivery, EntityMessage, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport,
@@ -47,6 +51,7 @@ pub use stored_state::StoredState;
 
 use asks::StartedAsk;
 use calls::CallUpdate;
+use figures::Figures;
 use flush_gate::FlushGate;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
@@ -95,9 +100,12 @@ struct Worker {
     claims: Vec<(MachineId, Arc<Claim>)>,
     /// Closed while there are `commits`.
     flush_gate: Arc<FlushGate>,
-    commits: Vec<(MachineId, Commit)>,
+    commits: Vec<(MachineId, Commit, Option<Span>)>,
+    /// The turn whose result is being handled.
+    turn_trace: Option<(TurnId, TurnOrigin)>,
     loads: Vec<(MachineId, ShardPath, Entity, u64)>,
     renewed: Option<(u64, u64)>,
+    figures: Figures,
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
@@ -115,6 +123,9 @@ struct PendingReply {
     back: ReplyTo,
     kind: MessageKind,
     charge: Arc<Charge>,
+    received: Instant,
+    /// Where its end is counted.
+    figures: Arc<WorkStats>,
 }
 
 /// Runs a worker until its inputs end, or until it has stopped on request.
@@ -185,6 +196,7 @@ impl Worker {
         Self {
             instance_slots: InstanceSlots::new(parts.max_instances)
                 .with_memory(parts.max_instance_memory),
+            figures: Figures::new(parts.stats.clone()),
             deps: parts,
             recorder,
             by_shard: HashMap::new(),
@@ -200,6 +212,7 @@ impl Worker {
             claims: Vec::new(),
             flush_gate: Arc::default(),
             commits: Vec::new(),
+            turn_trace: None,
             loads: Vec::new(),
             renewed: None,
             suspended: false,
@@ -270,7 +283,9 @@ impl Worker {
         let Some(id) = self.by_shard.get(&shard).copied() else {
             return self.not_owner(shard, back, message.kind);
         };
-        let waiting = PendingReply { slot: id, back, kind: message.kind, charge };
+        let figures = self.figures.of_message(&message);
+        let (kind, received) = (message.kind, Instant::now());
+        let waiting = PendingReply { slot: id, back, kind, charge, received, figures };
         self.pending_replies.insert(message.reply_token, waiting);
         self.handle_event(id, Event::Message(message));
     }

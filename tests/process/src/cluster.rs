@@ -41,6 +41,8 @@ const PORT: u16 = 7411;
 const FRONT: u16 = 7412;
 /// The port of every node's HTTP gateway, if it has one.
 const HTTP: u16 = 7480;
+/// The port of its metrics.
+const METRICS: u16 = 7481;
 /// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role except the store.
@@ -72,7 +74,7 @@ pub struct Options {
     pub seed: u64,
     /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
-    /// Whether each node has an HTTP gateway, which clients reach without a proxy.
+    /// Whether each node has an HTTP gateway, which clients reach without a proxy, and serves metrics.
     pub http: bool,
     /// Whether each node is in a pod, about which the managers ask.
     pub pods: bool,
@@ -226,7 +228,9 @@ impl Cluster {
             let roles = roles.split(',').collect::<Vec<_>>();
             home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
             if options.http {
-                home.set(&format!("[http]\nlisten = \"{}:{HTTP}\"", listen.ip()))?;
+                let ip = listen.ip();
+                home.set(&format!("[http]\nlisten = \"{ip}:{HTTP}\""))?;
+                home.set(&format!("[metrics]\nlisten = \"{ip}:{METRICS}\""))?;
             }
             let slow = match options.slow_syncs {
                 Some(slow) if place == 0 => {
@@ -301,6 +305,12 @@ impl Cluster {
     #[must_use]
     pub fn http_address(&self, node: usize) -> SocketAddr {
         SocketAddr::new(self.members[node].listen.ip(), HTTP)
+    }
+
+    /// The address of a node's metrics.
+    #[must_use]
+    pub fn metrics_address(&self, node: usize) -> SocketAddr {
+        SocketAddr::new(self.members[node].listen.ip(), METRICS)
     }
 
     /// The node's directory.

@@ -15,6 +15,7 @@ pub mod attack;
 pub mod bank;
 pub mod baseline;
 pub mod cluster;
+pub mod collector;
 pub mod echo;
 pub mod guest_calls;
 pub mod history;

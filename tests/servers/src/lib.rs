@@ -11,6 +11,7 @@ pub mod kubernetes;
 pub mod patroni;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod prometheus;
 pub mod proxy;
 pub mod python;
 

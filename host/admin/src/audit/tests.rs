@@ -88,6 +88,7 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::Variables(VariablesRequest::default()), "nothing"),
         (Op::Backup, "backup||"),
         (Op::Status, "nothing"),
+        (Op::Figures, "nothing"),
     ] {
         assert_eq!(text(&request), expected, "{request:?}");
     }

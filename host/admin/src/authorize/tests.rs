@@ -144,6 +144,7 @@ fn each_request_is_for_exactly_these_roles() {
         ("nodes", AdminOperation::Nodes, "odcvOsn"),
         ("status", AdminOperation::Status, "odvn"),
         ("shards", AdminOperation::Shards, "odvn"),
+        ("figures", AdminOperation::Figures, "odvn"),
         ("events", AdminOperation::Events(EventsRequest::default()), "odvn"),
         ("plan of a rebalance", AdminOperation::RebalancePlan, "odvn"),
         ("entities", entities(""), "odvn"),

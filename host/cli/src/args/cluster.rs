@@ -14,6 +14,23 @@ pub(crate) struct Shards {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct Top {
+    /// Time between two views; rates are averages over it
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Print one view and exit; text output does so anyway if there is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// Each view asks all nodes, so they must not follow each other too closely.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let range = Duration::from_millis(100)..=Duration::from_secs(3_600);
+    if range.contains(&interval) { Ok(interval) } else { Err("must be from 100ms to 1h".into()) }
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Entities {
     /// Only entities of this type
     #[arg(value_name = "TYPE")]

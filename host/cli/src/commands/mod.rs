@@ -48,6 +48,7 @@ pub(crate) mod store;
 mod store_move;
 pub(crate) mod tell;
 pub(crate) mod token;
+pub(crate) mod top;
 
 /// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` creates it.
 pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {

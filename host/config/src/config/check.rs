@@ -73,6 +73,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     counts(input, file)?;
     addresses(input, file)?;
     http(input, file)?;
+    traces(input, file)?;
     check_manager_silence(input, file)?;
     strategy(input, file)
 }
@@ -151,6 +152,24 @@ fn postgres(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError
         return Err(input.at(&["postgres", "ca-file"], why, None));
     }
     Ok(())
+}
+
+fn traces(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    for (name, value) in &file.traces.headers {
+        if !ostraca_trace::is_valid_header(name, value) {
+            let why = format!("{name:?} is not a valid header, or its value is not");
+            return Err(input.at(&["traces", "headers"], why, None));
+        }
+    }
+    let Some(endpoint) = &file.traces.endpoint else { return Ok(()) };
+    let url = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    let is_url = url.is_some_and(|rest| rest.split('/').next().is_some_and(|it| !it.is_empty()));
+    if is_url && endpoint.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let why = "`traces.endpoint` must be the URL of a collector";
+    let help = "for example \"http://127.0.0.1:4318/v1/traces\"";
+    Err(input.at(&["traces", "endpoint"], why.into(), Some(help.into())))
 }
 
 fn http(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
@@ -243,6 +262,8 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["gateway", "max-backoff"], file.gateway.max_backoff, MS, HOUR),
         (["gateway", "default-timeout"], file.gateway.default_timeout, MS, 24 * HOUR),
         (["gateway", "max-timeout"], file.gateway.max_timeout, MS, 24 * HOUR),
+        (["traces", "interval"], file.traces.interval, 10 * MS, HOUR),
+        (["traces", "timeout"], file.traces.timeout, 10 * MS, HOUR),
         (["http", "header-timeout"], file.http.header_timeout, 10 * MS, HOUR),
         (["http", "body-timeout"], file.http.body_timeout, 10 * MS, HOUR),
         (["http", "default-timeout"], file.http.default_timeout, MS, 24 * HOUR),
@@ -401,6 +422,9 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["peers", "control-messages"], file.peers.control_messages, 10 * MILLION),
         (["gateway", "buffered-messages"], file.gateway.buffered_messages, 10 * MILLION),
         (["gateway", "max-channel-feeds"], file.gateway.max_channel_feeds, MILLION),
+        (["metrics", "max-methods"], file.metrics.max_methods, 100_000),
+        (["traces", "max-rate"], file.traces.max_rate, MILLION),
+        (["traces", "max-queued-spans"], file.traces.max_queued_spans, MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
         (["hand-off", "max-relocations"], file.hand_off.max_relocations, MAX_SHARDS),

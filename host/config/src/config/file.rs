@@ -13,6 +13,7 @@ use super::etcd::EtcdSection;
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
 use super::http::HttpSection;
 use super::kubernetes::KubernetesSection;
+use super::metrics::MetricsSection;
 use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
     RebalanceSection, Role,
@@ -20,6 +21,7 @@ use super::node_sections::{
 use super::numbers::{millis, saturating_u32, saturating_usize};
 use super::postgres::PostgresSection;
 use super::rows_store::RowsStore;
+use super::traces::TracesSection;
 use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +53,8 @@ pub(super) struct ConfigFile {
     pub(super) peers: PeersSection,
     pub(super) gateway: GatewaySection,
     pub(super) http: HttpSection,
+    pub(super) metrics: MetricsSection,
+    pub(super) traces: TracesSection,
     pub(super) hand_off: HandOffSection,
     pub(super) rebalance: RebalanceSection,
     pub(super) guests: GuestsSection,
@@ -235,6 +239,8 @@ impl Default for ConfigFile {
             peers: PeersSection::default(),
             gateway: GatewaySection::default(),
             http: HttpSection::default(),
+            metrics: MetricsSection::default(),
+            traces: TracesSection::default(),
             hand_off: HandOffSection::default(),
             rebalance: RebalanceSection::default(),
             guests: GuestsSection::default(),
@@ -461,6 +467,7 @@ impl StoreSection {
             watch_history_changes: self.watch_history_changes as usize,
             backup_changes: self.backup_changes as usize,
             watch_history_bytes: saturating_usize(self.watch_history_bytes),
+            on_batch: None,
         }
     }
 }

@@ -15,7 +15,7 @@ use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
     InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, LiveEntities,
-    NodeIssue, PeerInspectRequest, PeerInspectResponse,
+    NodeFigures, NodeIssue, PeerInspectRequest, PeerInspectResponse,
 };
 use ostraca_workers::{EntityInspection, Input, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
@@ -91,19 +91,45 @@ impl Gateway {
         name: &str,
         count_live: bool,
     ) -> Result<InspectedType, NodeIssue> {
-        let node = || at.node.to_string();
         if at.node == self.links.local_node {
             let local = self.inspect_type_local(name, count_live).await;
-            return local.ok_or_else(|| NodeIssue { node: node(), reason: "it stops".into() });
+            let node = at.node.to_string();
+            return local.ok_or_else(|| NodeIssue { node, reason: "it stops".into() });
         }
         let types = vec![name.to_owned()];
-        let request = PeerInspectRequest { shards: Vec::new(), types, count_live };
-        let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &request)).await;
+        let request = PeerInspectRequest { types, count_live, ..PeerInspectRequest::default() };
+        let response = self.ask(at, &request).await?;
+        Ok(response.types.into_iter().next().unwrap_or_default())
+    }
+
+    /// What a node has done since it started. The node may be this one.
+    ///
+    /// # Errors
+    /// If the node does not respond in time, is starting or stopping, is unreachable, or is of an earlier release.
+    pub async fn figures(&self, at: &Member) -> Result<NodeFigures, NodeIssue> {
+        let figures = match at.node == self.links.local_node {
+            true => self.own_figures.get().and_then(|figures| figures()),
+            false => {
+                let request = PeerInspectRequest { figures: true, ..PeerInspectRequest::default() };
+                self.ask(at, &request).await?.figures
+            }
+        };
+        figures.ok_or_else(|| NodeIssue {
+            node: at.node.to_string(),
+            reason: "it is starting or stopping, or does not support this request".into(),
+        })
+    }
+
+    /// Sends a request to another node.
+    async fn ask(
+        &self,
+        at: &Member,
+        request: &PeerInspectRequest,
+    ) -> Result<PeerInspectResponse, NodeIssue> {
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, request)).await;
         let answer =
             answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
-        let of_type =
-            |response: PeerInspectResponse| response.types.into_iter().next().unwrap_or_default();
-        answer.map(of_type).map_err(|reason| NodeIssue { node: node(), reason })
+        answer.map_err(|reason| NodeIssue { node: at.node.to_string(), reason })
     }
 
     /// `None` if a worker has ended.
@@ -143,7 +169,7 @@ impl Gateway {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
         });
-        let count_live = request.count_live;
+        let (count_live, figures) = (request.count_live, request.figures);
         let ask = async |name| self.inspect_type_local(name, count_live).await;
         let mut types = Vec::new();
         for name in &request.types {
@@ -165,7 +191,8 @@ impl Gateway {
                 })
                 .collect(),
         });
-        Some(PeerInspectResponse { shards: shards.collect(), types })
+        let figures = self.own_figures.get().filter(|_| figures).and_then(|figures| figures());
+        Some(PeerInspectResponse { shards: shards.collect(), types, figures })
     }
 }
 
@@ -198,7 +225,7 @@ impl MessageLinks {
                 .collect(),
         });
         let request =
-            PeerInspectRequest { shards: shards.collect(), types: Vec::new(), count_live: false };
+            PeerInspectRequest { shards: shards.collect(), ..PeerInspectRequest::default() };
         Ok(self.ask(to, &request).await?.shards.into_iter().map(inspected).collect())
     }
 

@@ -15,6 +15,7 @@ use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
+use ostraca_trace::Tracer;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::peer::PeerDialer;
 use ostraca_workers::{Input, RandomKey};
@@ -37,31 +38,41 @@ pub(super) struct NodeBuilder {
     /// The stores of the state, once they are connected, if there are several.
     pub(super) ranges: Arc<OnceLock<RangedStore>>,
     pub(super) stats: Arc<Stats>,
+    pub(super) tracer: Tracer,
     pub(super) types: TypeRegistry,
     pub(super) access: AccessRegistry,
 }
 
 impl NodeBuilder {
-    pub(super) fn new(config: Config, cluster: ClusterId) -> Self {
+    /// Must be called within the runtime of the bulk connections.
+    pub(super) fn new(config: Config, cluster: ClusterId) -> Result<Self, NodeError> {
         let node = NodeId::from(config.node.as_str());
         let clock = Arc::new(ClusterClock::new(0));
-        Self {
+        let stats = Arc::new(Stats::new(config.max_metric_methods()));
+        let tracer = match config.trace_settings() {
+            Some(settings) => {
+                Tracer::start(&settings, &node.0, &cluster.to_string(), Handle::current())?
+            }
+            None => Tracer::default(),
+        };
+        Ok(Self {
             config,
             cluster,
+            tracer,
             node,
             clock,
             random_key: Arc::default(),
             ranges: Arc::default(),
-            stats: Arc::default(),
+            stats,
             types: TypeRegistry::default(),
             access: AccessRegistry::default(),
-        }
+        })
     }
 
     /// Opens the store, if it belongs to this node.
     pub(super) async fn open_local_store(&self) -> Result<Option<LocalStore>, NodeError> {
         match self.config.roles().store {
-            true => stores::open_local(&self.config, self.cluster).await.map(Some),
+            true => stores::open_local(&self.config, self.cluster, &self.stats).await.map(Some),
             false => Ok(None),
         }
     }
@@ -152,6 +163,8 @@ impl NodeBuilder {
                 // The receiver is dropped only when the node is stopping.
                 let _ = control.send(control::Input::Event(Event::NodeUnreachable { node }));
             }),
+            stats: self.stats.clone(),
+            tracer: self.tracer.clone(),
         })
     }
 

@@ -15,7 +15,8 @@ use ostraca_control::cache::RouteCache;
 use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::node::Event;
-use ostraca_http::{HttpGateway, Probes, TypeWait};
+use ostraca_http::{HttpGateway, MetricsServer, Probes, TypeWait};
+use ostraca_metrics::{MetricsSources, NodeMetrics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,7 @@ use super::builder::NodeBuilder;
 use super::network::Network;
 use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
-use super::{HTTP_GRACE, HttpTask, Node};
+use super::{HTTP_GRACE, HttpTask, MetricsTask, Node};
 use crate::error::NodeError;
 use crate::health;
 use crate::renewal::Renewal;
@@ -49,7 +50,7 @@ impl Node {
                 "no key for secrets (`identity.secret-keys`): this node can neither read nor set secrets"
             );
         }
-        let mut basis = NodeBuilder::new(config, trust.cluster);
+        let mut basis = NodeBuilder::new(config, trust.cluster)?;
         let roles = basis.config.roles();
         let mut control = ControlThread::spawn(basis.config.control_inbox_limits(), &basis.stats)?;
 
@@ -58,6 +59,10 @@ impl Node {
         let (mut vital, mut tasks) = (JoinSet::new(), JoinSet::new());
         let http = match basis.config.http_settings() {
             Some(settings) => Some(HttpGateway::bind(settings).await?),
+            None => None,
+        };
+        let metrics = match basis.config.metrics_address() {
+            Some(address) => Some(MetricsServer::bind(address).await?),
             None => None,
         };
         let server = network.server.clone();
@@ -182,11 +187,27 @@ impl Node {
             trust,
         };
         tasks.spawn(renewal.run());
+        let figures = Arc::downgrade(&admin);
+        gateway.set_figures_source(Box::new(move || {
+            figures.upgrade().map(|admin| admin.own_figures())
+        }));
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
-            admin,
+            admin: admin.clone(),
             audit,
             accepts_messages: roles.gateway,
+        });
+        let metrics = metrics.map(|server| {
+            let (endpoint, address) = (network.server.clone(), server.address());
+            tracing::info!(url = %format_args!("http://{address}/metrics"), "metrics");
+            let metrics = NodeMetrics::new(MetricsSources {
+                status: Box::new(move || admin.status()),
+                network: Box::new(move || endpoint.network_stats()),
+                stats: basis.stats.clone(),
+                store: stores.local_store.clone(),
+            });
+            let (source, stop) = (Arc::new(move || metrics.render()), CancellationToken::new());
+            MetricsTask { address, task: tokio::spawn(server.run(source, stop.clone())), stop }
         });
         let http = http.map(|http| {
             let (address, url, stop) = (http.address(), http.url(), CancellationToken::new());
@@ -209,12 +230,13 @@ impl Node {
                 let types = types.clone();
                 async move { drop(types.wait(&name, TYPE_TIMEOUT).await) }.boxed()
             });
-            let probes = Probes { readiness, type_wait };
+            let probes = Probes { readiness, type_wait, stats: basis.stats.clone() };
             let running = http.run(network.server.clone(), probes, stop.clone(), HTTP_GRACE);
             HttpTask { address, url, leaving, stop, task: tokio::spawn(running) }
         });
         Ok(Self {
             http,
+            metrics,
             summary: basis.summary(&stores),
             server: network.server,
             address: network.address,
@@ -223,6 +245,7 @@ impl Node {
             gateway,
             view,
             events,
+            tracer: basis.tracer,
             types: basis.types,
             shards: stores.cluster_info.shards,
             started_without_store: stores.deferred,

@@ -55,6 +55,7 @@ impl Workers {
                 random_key: basis.random_key.clone(),
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
+                tracer: basis.tracer.clone(),
                 gauges: gauge,
                 recording_dir: config.recording_dir.clone(),
                 reports: reports.clone(),

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod keys;
+mod metrics;
+mod roles;
 mod tls;
 mod web;
 

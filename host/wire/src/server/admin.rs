@@ -108,6 +108,8 @@ pub enum AdminOperation {
     Variables(proto::VariablesRequest),
     /// Show which shards a rebalance would move.
     RebalancePlan,
+    /// Ask all live nodes what they have done.
+    Figures,
     /// Rebalance now.
     Rebalance,
     /// Read the node's events.
@@ -155,6 +157,8 @@ pub enum AdminOutput {
     Policy(proto::PolicyState),
     /// What operators have asked for; sent in pages.
     Audit(Vec<proto::AuditEntry>),
+    /// What all nodes have done; one frame for each.
+    Figures(proto::Figures),
     /// The authorities, and what the nodes present.
     Authorities(proto::Authorities),
     /// All that is revoked; sent in pages.
@@ -241,6 +245,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Revocations(request)) => revocations(request),
         Some(Request::Variables(request)) => variables(request),
         Some(Request::Audit(request)) => Ok(AdminOperation::Audit(request)),
+        Some(Request::Figures(_)) => Ok(AdminOperation::Figures),
         Some(Request::Authorities(request)) => authorities(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
@@ -575,6 +580,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
                 Response::Authorities(proto::Authorities { revision, trusted, presented })
             })
         }
+        Ok(AdminOutput::Figures(all)) => figures(all),
         Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
             Response::Revocations(proto::Revocations { revocations })
         }),
@@ -597,4 +603,16 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         // Sent as they are produced.
         Ok(AdminOutput::Updates(_)) => Vec::new(),
     }
+}
+
+/// One frame for each node: together they may be too large for one.
+fn figures(all: proto::Figures) -> Vec<AdminResponse> {
+    let proto::Figures { nodes, unresponsive } = all;
+    let last = proto::Figures { nodes: Vec::new(), unresponsive };
+    let of_nodes = nodes
+        .into_iter()
+        .map(|node| proto::Figures { nodes: vec![node], unresponsive: Vec::new() });
+    let response =
+        |(more, figures)| AdminResponse { more, response: Some(Response::Figures(figures)) };
+    of_nodes.map(|figures| (true, figures)).chain([(false, last)]).map(response).collect()
 }

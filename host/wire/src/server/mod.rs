@@ -17,7 +17,7 @@ mod subscription;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ostraca_codes::codes;
@@ -250,6 +250,25 @@ pub struct Server<S> {
     endpoint: quinn::Endpoint,
 }
 
+/// What [`Server::network_stats`] returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkStats {
+    /// Open QUIC connections, of clients and nodes, in both directions.
+    pub connections: u64,
+    /// Those that other nodes have opened to this one.
+    pub node_connections: u64,
+    /// Handshakes that were accepted.
+    pub accepted_handshakes: u64,
+    /// Handshakes that were refused: there are too many connections.
+    pub refused_handshakes: u64,
+    /// Handshakes that were ignored: packets that are no beginning of a connection.
+    pub ignored_handshakes: u64,
+    /// Handshakes that this node has begun.
+    pub outgoing_handshakes: u64,
+    /// Bytes that are charged for clients now.
+    pub charged_bytes: u64,
+}
+
 struct Inner<S> {
     service: Arc<S>,
     limits: Limits,
@@ -396,6 +415,21 @@ impl<S: Service> Server<S> {
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.shared.budgets.charged_bytes()
+    }
+
+    /// Figures of the endpoint since it was bound.
+    #[must_use]
+    pub fn network_stats(&self) -> NetworkStats {
+        let stats = self.endpoint.stats();
+        NetworkStats {
+            connections: self.endpoint.open_connections() as u64,
+            node_connections: self.shared.nodes.load(Ordering::Relaxed) as u64,
+            accepted_handshakes: stats.accepted_handshakes,
+            refused_handshakes: stats.refused_handshakes,
+            ignored_handshakes: stats.ignored_handshakes,
+            outgoing_handshakes: stats.outgoing_handshakes,
+            charged_bytes: self.charged_bytes(),
+        }
     }
 
     /// Accepts connections until [`Server::shut_down`].

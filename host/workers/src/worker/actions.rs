@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use futures::FutureExt;
+use ostraca_codes::{Code, codes};
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_core::shard::{Action, Event, Firing, StartReason, StopReason};
-use ostraca_stats::Stats;
+use ostraca_stats::{Stats, Work};
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{Scan, ScanKind, ScannedRecord, StoreError};
+use ostraca_trace::{Role, Span};
 use ostraca_wasm::text::printable;
 use ostraca_wasm::{Instance, InstanceSpec, TurnRecords};
+use ostraca_wire::server::BudgetExceeded;
 
 use super::completions::{Completion, Ran, StartOutcome};
 use super::machines::{InstanceState, MachineId, WaitingTurn};
@@ -34,7 +38,10 @@ impl Worker {
             }
             Action::Commit(commit) => {
                 slot.pending_store_calls += 1;
-                self.commits.push((id, *commit));
+                let lanes = commit.head.lanes.len() + commit.head.spilled_lane_count as usize;
+                self.deps.stats.entity_lanes.observe_size(lanes);
+                let span = self.commit_span(&commit);
+                self.commits.push((id, *commit, span));
                 self.flush_gate.close();
             }
             Action::Load { entity, generation } => {
@@ -121,7 +128,8 @@ impl Worker {
                 self.report(WorkerReport::MigrationFailed { entity_type, revision, why });
             }
             Action::Run { generation, turn, version, message, records } => {
-                let traceparent = &message.context.traceparent;
+                let span = self.turn_span(&message);
+                let traceparent = traceparent_of(span.as_ref(), &message);
                 let asks = self.ask_sink(id, &message.target, generation, traceparent);
                 let calls = match message.kind {
                     MessageKind::Command => self.call_sink(id, &message.target, (generation, turn)),
@@ -132,7 +140,7 @@ impl Worker {
                     let records = records.get_or_insert_default();
                     (records.asks, records.calls) = (asks, calls);
                 }
-                self.run(id, (generation, turn, version), message, records);
+                self.run(id, (generation, turn, version), message, records, span);
             }
             Action::Fire { entity, generation, turn, version: _, firing, records } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
@@ -173,7 +181,7 @@ impl Worker {
             Action::TellGaveUp { sender, number, target, why } => {
                 tracing::warn!(
                     entity = &*printable(&sender.to_string()),
-                    target = &*printable(&target.to_string()),
+                    to = &*printable(&target.to_string()),
                     number,
                     "a tell became a dead letter: {}",
                     printable(&why)
@@ -241,20 +249,27 @@ impl Worker {
             let capacity = if alone { 1 } else { commits.len() + 1 };
             let (mut names, mut requests) =
                 (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
+            let mut spans = Vec::new();
             let mut next = Some(first);
-            while let Some((id, commit)) = next {
+            while let Some((id, commit, span)) = next {
                 names.push((id, commit.entity.clone(), commit.head.turn));
                 requests.push(commit);
-                next = commits.next_if(|(_, commit)| !alone && !writes_much(commit));
+                spans.extend(span);
+                next = commits.next_if(|(_, commit, _)| !alone && !writes_much(commit));
             }
-            self.deps.stats.commits.fetch_add(requests.len() as u64, Ordering::Relaxed);
-            let answer = contained(&self.deps.stats, self.deps.entity_store.commit(requests));
+            let stats = self.deps.stats.clone();
+            stats.commits.fetch_add(requests.len() as u64, Ordering::Relaxed);
+            stats.commit_batches.observe_size(requests.len());
+            let sent = Instant::now();
+            let answer = contained(&stats, self.deps.entity_store.commit(requests));
             self.tasks.push(
                 TaskGroupKey::StoreCalls,
                 async move {
                     let unknown =
                         |why: Panicked| vec![CommitOutcome::Unknown(why.to_string()); names.len()];
                     let outcomes = answer.await.unwrap_or_else(unknown);
+                    stats.commit_durations.observe(sent.elapsed());
+                    drop(spans);
                     Completion::Commits(names, outcomes)
                 }
                 .boxed_local(),
@@ -354,7 +369,11 @@ impl Worker {
         let identity = guest_types::identity(shard, &entity, revision);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
+        let work =
+            if matches!(first, FirstTurn::Migrate(_)) { Work::Migration } else { Work::Start };
+        let figures = self.figures.of(&entity.entity_type, &work);
         let starting = contained(&self.deps.stats, async move {
+            let began = Instant::now();
             let spec = InstanceSpec { identity, state: Box::new(source), values, records };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
@@ -365,6 +384,7 @@ impl Worker {
                         }
                         FirstTurn::Migrate(from_schema) => instance.migrate(from_schema).await,
                     };
+                    figures.turn_ended(began.elapsed());
                     StartOutcome::Started(Box::new(instance), Box::new(turn), origin)
                 }
                 Err(error) => StartOutcome::Failed(error),
@@ -410,6 +430,7 @@ impl Worker {
         (generation, turn, version): (u64, TurnId, u64),
         message: Arc<Message>,
         records: Option<Box<TurnRecords>>,
+        mut span: Option<Span>,
     ) {
         let entity = message.target.clone();
         let abandoned = |waiting: &PendingReply| waiting.back.is_abandoned();
@@ -418,29 +439,41 @@ impl Worker {
         {
             // An accepted command runs even if nothing waits for it any more (promise 8); running a query would be
             // pointless.
+            fail(&mut span, codes::CALLER_GONE);
             return self.tasks.push_ready(Completion::Abandoned(id, entity, generation, turn));
         }
-        Stats::count(&self.deps.stats.turns);
+        self.figures.count_turn(&entity);
         let Some(mut instance) = self.take(id, &entity, generation) else {
+            fail(&mut span, codes::INSTANCE_DROPPED);
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
         let now = self.deps.clock.now().mono;
         let key = self.deps.random_key.get();
-        let context = guest_types::message_context(&message, version, now, key, records);
-        let origin = TurnOrigin {
-            traceparent: message.context.traceparent.clone(),
-            utc_ms: message.context.utc_ms,
-        };
-        let charge =
-            self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
+        let traceparent = traceparent_of(span.as_ref(), &message).clone();
+        let context =
+            guest_types::message_context(&message, &traceparent, version, now, key, records);
+        let tracestate = message.context.tracestate.clone();
+        let origin = TurnOrigin { traceparent, tracestate, utc_ms: message.context.utc_ms };
+        // A command runs even if its reply is not awaited any more.
+        let waiting = self.pending_replies.get(&message.reply_token);
+        let charge = waiting.map(|waiting| waiting.charge.clone());
+        let figures = waiting.map(|waiting| waiting.figures.clone());
+        let figures = figures.unwrap_or_else(|| self.figures.of_message(&message));
         let running = contained(&self.deps.stats, async move {
             // Checked when the turn starts, since an earlier turn may have exhausted the reply budget after this
             // one was scheduled.
             if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
+                fail(&mut span, BudgetExceeded::CODE);
                 return (instance, Ran::Refused(full));
             }
+            let began = Instant::now();
             let result =
                 Box::new(instance.message(context, &message.method, message.body.clone()).await);
+            figures.turn_ended(began.elapsed());
+            if let ostraca_wasm::TurnResult::Failed(failure) = &result.result {
+                fail(&mut span, failure.code);
+            }
+            drop(span);
             if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
                 charge.set_reply_size(body.len() as u64);
             }
@@ -462,15 +495,18 @@ impl Worker {
         firing: &Firing,
         records: TurnRecords,
     ) {
-        Stats::count(&self.deps.stats.turns);
+        self.figures.count_turn(&entity);
         let Some(mut instance) = self.take(id, &entity, generation) else {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
+        let figures = self.figures.of(&entity.entity_type, &Work::Timer);
         let key = self.deps.random_key.get();
         let (firing, values) = guest_types::timer_firing(&entity, firing, key);
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let firing = contained(&self.deps.stats, async move {
+            let began = Instant::now();
             let result = Box::new(instance.timer(&firing, values, records).await);
+            figures.turn_ended(began.elapsed());
             (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(
@@ -492,11 +528,14 @@ impl Worker {
         let Some(mut instance) = self.take(id, &entity, generation) else {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
+        let figures = self.figures.of(&entity.entity_type, &Work::Stop);
         let reason = guest_types::stop_reason(reason);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let stopping = contained(&self.deps.stats, async move {
+            let began = Instant::now();
             let result = Box::new(instance.stop(reason, values, records).await);
+            figures.turn_ended(began.elapsed());
             (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(
@@ -507,12 +546,52 @@ impl Worker {
         );
     }
 
+    /// The span of a message's turn, if its sender wants a trace.
+    fn turn_span(&self, message: &Message) -> Option<Span> {
+        let Message { target, method, context, .. } = message;
+        let mut span = self.deps.tracer.span(
+            &context.traceparent,
+            &context.tracestate,
+            Role::Internal,
+            || format!("turn {}.{method}", target.entity_type).into(),
+        )?;
+        span.set_entity(&target.entity_type, &target.id);
+        Some(span)
+    }
+
+    /// The span of a turn's commit, below that of the turn, whose result is being handled. A commit that the machine
+    /// sends later, or that is no turn's of a guest, has none.
+    fn commit_span(&self, commit: &Commit) -> Option<Span> {
+        let (turn, origin) = self.turn_trace.as_ref()?;
+        if commit.head.turn != *turn {
+            return None;
+        }
+        let TurnOrigin { traceparent, tracestate, .. } = origin;
+        let name = || "commit".into();
+        let mut span = self.deps.tracer.span(traceparent, tracestate, Role::Client, name)?;
+        span.set("ostraca.records", i64::try_from(commit.writes.len()).unwrap_or(i64::MAX));
+        Some(span)
+    }
+
     fn drop_instance(&mut self, id: MachineId, entity: &Entity, generation: u64) {
         let Some(slot) = self.machines.get_mut(id) else { return };
         if let Some(InstanceState::Busy(interrupt, _)) = slot.remove_instance(entity, generation) {
             interrupt.interrupt();
         }
     }
+}
+
+/// Marks the span of a turn as failed.
+fn fail(span: &mut Option<Span>, code: Code) {
+    if let Some(span) = span {
+        span.set("error.type", code.as_str());
+        span.fail(code.as_str());
+    }
+}
+
+/// The trace context of a turn: its own span's, or else what came with its message.
+fn traceparent_of<'a>(span: Option<&'a Span>, message: &'a Message) -> &'a Arc<str> {
+    span.map_or(&message.context.traceparent, Span::traceparent)
 }
 
 /// What an instance runs first.

@@ -182,7 +182,9 @@ impl Worker {
                         if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                             self.deps.stats.failing_entities.record_success(shard, &entity);
                         }
-                        self.turn(id, (&entity, generation), *result, &origin)
+                        let output = self.turn(id, (&entity, generation), *result, &origin);
+                        self.turn_trace = Some((turn, origin));
+                        output
                     }
                     Ran::Refused(full) => TurnOutput::without_effects(TurnResult::Refused {
                         code: BudgetExceeded::CODE.into(),
@@ -201,6 +203,7 @@ impl Worker {
             }
         };
         self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
+        self.turn_trace = None;
     }
 
     /// Records that an entity failed, unless its shard has left this worker in the meantime.

@@ -6,6 +6,7 @@ use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken};
 use ostraca_core::shard::{Action, Event, Phase};
 use ostraca_stats::Stats;
 
+use super::figures::ending;
 use super::machines::MachineId;
 use super::panics::catch_panic;
 use super::{PendingReply, Worker};
@@ -109,6 +110,7 @@ impl Worker {
             self.handle_event(id, Event::Tick);
         }
         self.gauge();
+        self.figures.report_hottest(now, &self.deps.gauges);
         if let Some(recorder) = &mut self.recorder
             && let Err(error) = recorder.flush()
         {
@@ -128,9 +130,14 @@ impl Worker {
     }
 
     pub(super) fn reply(&mut self, id: MachineId, token: ReplyToken, outcome: Outcome) {
-        let Some(PendingReply { back, kind, .. }) = self.pending_replies.remove(&token) else {
+        let Some(PendingReply { back, kind, received, figures, .. }) =
+            self.pending_replies.remove(&token)
+        else {
             return;
         };
+        if let Some(ending) = ending(&outcome) {
+            figures.message_ended(ending, received.elapsed());
+        }
         let epoch = self.machines.get(id).map_or(Epoch(0), |slot| slot.epoch());
         self.send_reply(back, kind, epoch, outcome);
     }

@@ -80,6 +80,7 @@ impl TestWorker {
             random_key: Arc::default(),
             entity_store: store,
             stats: Arc::default(),
+            tracer: ostraca_trace::Tracer::default(),
             gauges: Arc::default(),
             recording_dir: None,
             reports: Arc::new(move |report| reports.send(report).expect("the test still receives")),

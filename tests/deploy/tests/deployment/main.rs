@@ -5,3 +5,4 @@ mod configurations;
 mod guide;
 mod image;
 mod kubernetes;
+mod monitoring;

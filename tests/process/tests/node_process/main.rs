@@ -9,6 +9,7 @@ mod copies;
 mod harness;
 mod hostile;
 mod kubernetes;
+mod logs;
 mod moved_stores;
 mod openapi;
 mod order;

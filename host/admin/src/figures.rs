@@ -1,0 +1,101 @@
+//! What the nodes have done since they started, for `ostraca top`.
+
+use std::sync::PoisonError;
+
+use futures::future::join_all;
+use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_stats::{DURATION_BOUNDS, Ending, WorkKey, WorkStats};
+use ostraca_wire::proto;
+
+use super::AdminService;
+
+/// Maximum number of methods and other kinds of work in a response.
+const WORK: usize = 256;
+/// Maximum number of hot entities in a response.
+const HOTTEST: usize = 50;
+
+impl AdminService {
+    /// Asks all live nodes.
+    pub(super) async fn figures(&self) -> proto::Figures {
+        let view = self.current_view();
+        let live = view.nodes.iter().filter(|(_, row)| row.status == NodeStatus::Live);
+        let members =
+            live.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
+        let asked = members.map(|member| async move { self.gateway.figures(&member).await });
+        let mut all = proto::Figures::default();
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(figures) => all.nodes.push(figures),
+                Err(issue) => all.unresponsive.push(issue),
+            }
+        }
+        all
+    }
+
+    /// The messages that have ended at this node's shards, and how many of them did not end with a result.
+    fn message_totals(&self) -> (u64, u64) {
+        let (mut messages, mut failed) = (0, 0);
+        for (_, stats) in self.status.stats.methods.all() {
+            for ending in Ending::ALL {
+                let count = stats.ended(ending);
+                messages += count;
+                failed += if ending == Ending::Ok { 0 } else { count };
+            }
+        }
+        (messages, failed)
+    }
+
+    /// What this node has done.
+    #[must_use]
+    pub fn own_figures(&self) -> proto::NodeFigures {
+        let status = self.status();
+        let mut metrics = status.metrics;
+        let (messages, failed) = self.message_totals();
+        metrics.extend([("messages".into(), messages), ("messages_failed".into(), failed)]);
+        let mut work: Vec<_> = self.status.stats.methods.all().iter().map(work_to_wire).collect();
+        work.sort_by_key(|it| std::cmp::Reverse(it.buckets.iter().sum::<u64>()));
+        work.truncate(WORK);
+        let mut hottest: Vec<_> = self
+            .status
+            .gauges
+            .iter()
+            .flat_map(|gauges| {
+                gauges.hottest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            })
+            .map(|hot| proto::HotEntity {
+                r#type: hot.entity.entity_type.to_string(),
+                id: hot.entity.id.to_string(),
+                turns_per_second: hot.rate,
+            })
+            .collect();
+        hottest.sort_by_key(|hot| std::cmp::Reverse(hot.turns_per_second));
+        hottest.truncate(HOTTEST);
+        proto::NodeFigures {
+            node: status.node,
+            uptime_ms: status.uptime_ms,
+            metrics,
+            work,
+            bounds: DURATION_BOUNDS.to_vec(),
+            hottest,
+        }
+    }
+}
+
+fn work_to_wire(
+    ((entity_type, work), stats): &(WorkKey, std::sync::Arc<WorkStats>),
+) -> proto::WorkFigures {
+    let of_messages = work.name() == "message";
+    let durations = if of_messages { stats.messages() } else { stats.turns() };
+    let seen = durations.distribution();
+    proto::WorkFigures {
+        r#type: entity_type.to_string(),
+        work: work.name().into(),
+        method: work.method().into(),
+        ok: stats.ended(Ending::Ok),
+        error: stats.ended(Ending::Error),
+        not_run: stats.ended(Ending::NotRun),
+        unknown: stats.ended(Ending::Unknown),
+        buckets: seen.buckets.iter().map(|(_, count)| *count).collect(),
+        total_us: (seen.sum * 1e6) as u64,
+    }
+}
