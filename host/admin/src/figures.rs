@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use futures::future::join_all;
 use ostraca_core::rows::{Member, NodeStatus};
-use ostraca_stats::{DURATION_BOUNDS, Ending, WorkKey, WorkStats};
+use ostraca_stats::{DURATION_BOUNDS, Ending, WorkKey, WorkTotal};
 use ostraca_wire::proto;
 
 use super::AdminService;
@@ -81,12 +81,9 @@ impl AdminService {
     }
 }
 
-fn work_to_wire(
-    ((entity_type, work), stats): &(WorkKey, std::sync::Arc<WorkStats>),
-) -> proto::WorkFigures {
+fn work_to_wire(((entity_type, work), stats): &(WorkKey, WorkTotal)) -> proto::WorkFigures {
     let of_messages = work.name() == "message";
-    let durations = if of_messages { stats.messages() } else { stats.turns() };
-    let seen = durations.distribution();
+    let seen = if of_messages { stats.messages() } else { stats.turns() };
     proto::WorkFigures {
         r#type: entity_type.to_string(),
         work: work.name().into(),

@@ -665,6 +665,9 @@ pub(crate) struct Send {
     /// Fail unless the method is a query
     #[arg(long)]
     pub(crate) query: bool,
+    /// The caller's W3C trace context; the node traces the message if it is sampled
+    #[arg(long, value_name = "TRACEPARENT", env = "TRACEPARENT", hide_env_values = true)]
+    pub(crate) traceparent: Option<String>,
     /// Send the arguments without comparing them with the method's schema
     #[arg(long)]
     pub(crate) no_check: bool,
@@ -686,6 +689,9 @@ pub(crate) struct Tell {
     /// Timeout for the acknowledgement, including connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
+    /// The caller's W3C trace context; the node traces the message if it is sampled
+    #[arg(long, value_name = "TRACEPARENT", env = "TRACEPARENT", hide_env_values = true)]
+    pub(crate) traceparent: Option<String>,
     /// Send the arguments without comparing them with the method's schema
     #[arg(long)]
     pub(crate) no_check: bool,

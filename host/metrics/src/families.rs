@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use ostraca_stats::{Ending, HttpStats, Methods, Stats};
+use ostraca_stats::{Distribution, Ending, Histogram, HttpStats, Methods, Stats, WorkerGauges};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use ostraca_wire::server::NetworkStats;
@@ -260,32 +261,39 @@ pub(crate) fn methods(page: &mut Page<'_>, methods: &Methods) -> fmt::Result {
 }
 
 /// Distributions of the node as a whole.
-pub(crate) fn durations(page: &mut Page<'_>, stats: &Stats) -> fmt::Result {
+pub(crate) fn durations(
+    page: &mut Page<'_>,
+    stats: &Stats,
+    workers: &[Arc<WorkerGauges>],
+) -> fmt::Result {
+    let sum = |of: fn(&WorkerGauges) -> &Histogram| {
+        Distribution::sum(workers.iter().map(|worker| of(worker)))
+    };
     page.histogram(
         number("ostraca_commit_batch", "Commits that a worker sent to the store together."),
-        &stats.commit_batches,
+        &sum(|worker| &worker.commit_batches),
     )?;
     page.histogram(
         number(
             "ostraca_entity_lanes",
             "Lanes that an entity had at a commit: one for each session, sending entity or idempotency key.",
         ),
-        &stats.entity_lanes,
+        &sum(|worker| &worker.entity_lanes),
     )?;
     page.histogram(
         seconds("ostraca_commit_duration", "Time until the store answered a batch of commits."),
-        &stats.commit_durations,
+        &sum(|worker| &worker.commit_durations),
     )?;
     page.histogram(
         seconds(
             "ostraca_shard_pause",
             "Time for which a shard of the cluster was moving or had no live owner, according to the rows that this node saw.",
         ),
-        &stats.shard_pauses,
+        &stats.shard_pauses.distribution(),
     )?;
     page.histogram(
         seconds("ostraca_lease_slack", "What was left of the node's lease when it was renewed."),
-        &stats.lease_slack,
+        &stats.lease_slack.distribution(),
     )
 }
 
@@ -335,7 +343,7 @@ pub(crate) fn http(page: &mut Page<'_>, http: &HttpStats) -> fmt::Result {
             "ostraca_http_request_duration",
             "Time until the HTTP gateway began to answer a request.",
         ),
-        http.durations(),
+        &http.durations().distribution(),
     )
 }
 
@@ -343,11 +351,11 @@ pub(crate) fn http(page: &mut Page<'_>, http: &HttpStats) -> fmt::Result {
 pub(crate) fn store(page: &mut Page<'_>, stats: &Stats, store: &SledStore) -> fmt::Result {
     page.histogram(
         number("ostraca_store_batch", "Calls that this node's store wrote and synced together."),
-        &stats.store_batches,
+        &stats.store_batches.distribution(),
     )?;
     page.histogram(
         seconds("ostraca_store_sync_duration", "Time of a sync of this node's store to its disk."),
-        &stats.store_syncs,
+        &stats.store_syncs.distribution(),
     )?;
     match store.disk_usage() {
         Ok(usage) => {

@@ -13,7 +13,7 @@ mod process;
 
 use std::sync::Arc;
 
-use ostraca_stats::Stats;
+use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use ostraca_wire::server::NetworkStats;
@@ -31,6 +31,8 @@ pub struct MetricsSources {
     pub network: Box<dyn Fn() -> NetworkStats + Send + Sync>,
     /// The node's counters.
     pub stats: Arc<Stats>,
+    /// Those of its workers.
+    pub workers: Vec<Arc<WorkerGauges>>,
     /// The store, if it is in this process.
     pub store: Option<Arc<SledStore>>,
 }
@@ -74,7 +76,7 @@ impl Collector for MetricsSources {
         families::node(&mut page, &status)?;
         families::cluster(&mut page, status.cluster_status.as_ref())?;
         families::methods(&mut page, &self.stats.methods)?;
-        families::durations(&mut page, &self.stats)?;
+        families::durations(&mut page, &self.stats, &self.workers)?;
         families::network(&mut page, &(self.network)())?;
         families::http(&mut page, &self.stats.http)?;
         if let Some(store) = &self.store {

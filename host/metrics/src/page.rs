@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ostraca_stats::Histogram;
+use ostraca_stats::Distribution;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder,
     NoLabelSet,
@@ -79,8 +79,8 @@ impl<'a> Page<'a> {
     }
 
     /// A distribution.
-    pub(crate) fn histogram(&mut self, metric: Metric, histogram: &Histogram) -> fmt::Result {
-        self.begin(metric, MetricType::Histogram, |encoder| write_histogram(encoder, histogram))
+    pub(crate) fn histogram(&mut self, metric: Metric, seen: &Distribution) -> fmt::Result {
+        self.begin(metric, MetricType::Histogram, |encoder| write_histogram(encoder, seen))
     }
 
     /// Counters with labels.
@@ -110,20 +110,22 @@ impl<'a> Page<'a> {
     }
 
     /// Distributions with labels.
-    pub(crate) fn histograms<'h, L: EncodeLabelSet>(
+    pub(crate) fn histograms<L: EncodeLabelSet>(
         &mut self,
         metric: Metric,
-        all: impl IntoIterator<Item = (L, &'h Histogram)>,
+        all: impl IntoIterator<Item = (L, Distribution)>,
     ) -> fmt::Result {
         self.begin(metric, MetricType::Histogram, |mut encoder| {
-            all.into_iter().try_for_each(|(labels, histogram)| {
-                write_histogram(encoder.encode_family(&labels)?, histogram)
+            all.into_iter().try_for_each(|(labels, seen)| {
+                write_histogram(encoder.encode_family(&labels)?, &seen)
             })
         })
     }
 }
 
-fn write_histogram(mut encoder: MetricEncoder<'_>, histogram: &Histogram) -> fmt::Result {
-    let seen = histogram.distribution();
-    encoder.encode_histogram::<NoLabelSet>(seen.sum, seen.count, &seen.buckets, None)
+fn write_histogram(mut encoder: MetricEncoder<'_>, seen: &Distribution) -> fmt::Result {
+    // Nobody has counted yet: a histogram of one bucket, as the format wants it.
+    let none = [(f64::INFINITY, 0)];
+    let buckets = if seen.buckets.is_empty() { &none[..] } else { &seen.buckets };
+    encoder.encode_histogram::<NoLabelSet>(seen.sum, seen.count, buckets, None)
 }

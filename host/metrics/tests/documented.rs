@@ -66,10 +66,10 @@ fn status() -> proto::Status {
 /// The metrics of a node on which each thing has happened.
 fn render(dir: &Path) -> String {
     let stats = Arc::new(Stats::default());
-    let add = stats.methods.of(&"counter".into(), &Work::Message("add".into()));
+    let add = stats.methods.add(&"counter".into(), &Work::Message("add".into()));
     add.message_ended(Ending::Ok, Duration::from_micros(700));
     add.turn_ended(Duration::from_micros(80));
-    stats.methods.of(&"counter".into(), &Work::Timer).turn_ended(Duration::from_micros(90));
+    stats.methods.add(&"counter".into(), &Work::Timer).turn_ended(Duration::from_micros(90));
     stats.http.responded(429, Duration::from_millis(1));
     stats.lease_slack.observe(Duration::from_secs(7));
     let store = SledStore::create(&dir.join("s"), &Options::default(), ClusterId(7), "test");
@@ -77,6 +77,7 @@ fn render(dir: &Path) -> String {
         status: Box::new(status),
         network: Box::new(|| NetworkStats { refused_handshakes: 4, ..NetworkStats::default() }),
         stats,
+        workers: vec![Arc::default(), Arc::default()],
         store: Some(Arc::new(store.expect("a store"))),
     });
     metrics.render().expect("the metrics")

@@ -49,12 +49,6 @@ pub struct Stats {
     pub lease_slack: Histogram,
     /// Rates, errors and durations of each method.
     pub methods: Methods,
-    /// The number of commits that a worker sent to the store together.
-    pub commit_batches: Histogram,
-    /// The number of lanes that an entity had at a commit.
-    pub entity_lanes: Histogram,
-    /// How long the store took to answer a batch of commits.
-    pub commit_durations: Histogram,
     /// The number of calls in a batch of this node's store.
     pub store_batches: Histogram,
     /// How long this node's store took to sync a batch.
@@ -94,9 +88,6 @@ impl Stats {
             lease_ms: AtomicU64::default(),
             lease_slack: Histogram::of_durations(),
             methods: Methods::new(max_methods),
-            commit_batches: Histogram::of_sizes(),
-            entity_lanes: Histogram::of_sizes(),
-            commit_durations: Histogram::of_durations(),
             store_batches: Histogram::of_sizes(),
             store_syncs: Histogram::of_durations(),
             http: HttpStats::default(),
@@ -144,8 +135,8 @@ impl Stats {
     }
 }
 
-/// One worker's state at its last update.
-#[derive(Debug, Default)]
+/// One worker's state at its last update, and what it counts without disturbing others.
+#[derive(Debug)]
 pub struct WorkerGauges {
     /// Shards that it serves.
     pub serving: AtomicU64,
@@ -161,4 +152,27 @@ pub struct WorkerGauges {
     pub queued: AtomicU64,
     /// The hottest entities of the last two seconds.
     pub hottest: Mutex<Vec<HotEntity>>,
+    /// The number of commits that it sent to the store together.
+    pub commit_batches: Histogram,
+    /// The number of lanes that an entity had at a commit.
+    pub entity_lanes: Histogram,
+    /// How long the store took to answer a batch of commits.
+    pub commit_durations: Histogram,
+}
+
+impl Default for WorkerGauges {
+    fn default() -> Self {
+        Self {
+            serving: AtomicU64::default(),
+            shards: AtomicU64::default(),
+            live: AtomicU64::default(),
+            live_bytes: AtomicU64::default(),
+            entities: AtomicU64::default(),
+            queued: AtomicU64::default(),
+            hottest: Mutex::default(),
+            commit_batches: Histogram::of_sizes(),
+            entity_lanes: Histogram::of_sizes(),
+            commit_durations: Histogram::of_durations(),
+        }
+    }
 }

@@ -37,6 +37,26 @@ pub struct Distribution {
     pub sum: f64,
 }
 
+impl Distribution {
+    /// The values of several histograms of one kind together.
+    #[must_use]
+    pub fn sum<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
+        let mut total = Self { buckets: Vec::new(), count: 0, sum: 0.0 };
+        for seen in histograms.map(Histogram::distribution) {
+            total.count += seen.count;
+            total.sum += seen.sum;
+            if total.buckets.is_empty() {
+                total.buckets = seen.buckets;
+                continue;
+            }
+            for ((_, to), (_, more)) in total.buckets.iter_mut().zip(&seen.buckets) {
+                *to += more;
+            }
+        }
+        total
+    }
+}
+
 impl Histogram {
     /// A histogram of durations.
     #[must_use]

@@ -19,4 +19,4 @@ pub use failing::{FailingEntities, FailingType, LastFailure};
 pub use histogram::{DURATION_BOUNDS, Distribution, Histogram, SIZE_BOUNDS};
 pub use hottest::{HotEntity, TurnSample};
 pub use http::HttpStats;
-pub use methods::{Ending, Methods, OTHER, Work, WorkKey, WorkStats};
+pub use methods::{Ending, Methods, OTHER, Work, WorkKey, WorkStats, WorkTotal};

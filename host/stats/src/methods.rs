@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::Histogram;
+use crate::{Distribution, Histogram};
 
 /// Stands for the type and the method of everything beyond the bound.
 pub const OTHER: &str = "(other)";
@@ -114,27 +114,39 @@ impl WorkStats {
     pub fn ended(&self, ending: Ending) -> u64 {
         self.endings[ending as usize].load(Ordering::Relaxed)
     }
-
-    /// The durations of messages, from their arrival at the shard until their reply.
-    #[must_use]
-    pub fn messages(&self) -> &Histogram {
-        &self.messages
-    }
-
-    /// The durations of turns.
-    #[must_use]
-    pub fn turns(&self) -> &Histogram {
-        &self.turns
-    }
 }
 
 /// The type and the work of a [`WorkStats`].
 pub type WorkKey = (Arc<str>, Work);
 
+/// The figures of one kind of work, of all threads that count it.
+#[derive(Clone, Debug, Default)]
+pub struct WorkTotal(Vec<Arc<WorkStats>>);
+
+impl WorkTotal {
+    /// The number of messages that ended in this way.
+    #[must_use]
+    pub fn ended(&self, ending: Ending) -> u64 {
+        self.0.iter().map(|stats| stats.ended(ending)).sum()
+    }
+
+    /// The durations of messages, from their arrival at the shard until their reply.
+    #[must_use]
+    pub fn messages(&self) -> Distribution {
+        Distribution::sum(self.0.iter().map(|stats| &stats.messages))
+    }
+
+    /// The durations of turns.
+    #[must_use]
+    pub fn turns(&self) -> Distribution {
+        Distribution::sum(self.0.iter().map(|stats| &stats.turns))
+    }
+}
+
 /// The figures of all types.
 #[derive(Debug)]
 pub struct Methods {
-    known: RwLock<BTreeMap<WorkKey, Arc<WorkStats>>>,
+    known: Mutex<BTreeMap<WorkKey, WorkTotal>>,
     max: usize,
 }
 
@@ -151,27 +163,30 @@ impl Methods {
     /// No figures yet. Beyond `max` pairs of a type and its work, those of all others are added up under [`OTHER`].
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self { known: RwLock::default(), max }
+        Self { known: Mutex::default(), max }
     }
 
-    /// The figures to count a type's work in. Callers keep it, since this takes a lock.
+    /// New figures for a thread to count a type's work in. It must keep them: threads that share a counter slow each
+    /// other down, so each call adds one.
     #[must_use]
-    pub fn of(&self, entity_type: &Arc<str>, work: &Work) -> Arc<WorkStats> {
+    pub fn add(&self, entity_type: &Arc<str>, work: &Work) -> Arc<WorkStats> {
+        let mut known = self.known();
         let key = (Arc::clone(entity_type), work.clone());
-        if let Some(found) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Arc::clone(found);
-        }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let other = || (Arc::from(OTHER), Work::Message(OTHER.into()));
-        let key = if known.len() < self.max || known.contains_key(&key) { key } else { other() };
-        Arc::clone(known.entry(key).or_default())
+        let is_own = known.len() < self.max || known.contains_key(&key);
+        let stats = Arc::<WorkStats>::default();
+        known.entry(if is_own { key } else { other() }).or_default().0.push(Arc::clone(&stats));
+        stats
     }
 
     /// All figures, by type and work.
     #[must_use]
-    pub fn all(&self) -> Vec<(WorkKey, Arc<WorkStats>)> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(key, stats)| (key.clone(), Arc::clone(stats))).collect()
+    pub fn all(&self) -> Vec<(WorkKey, WorkTotal)> {
+        self.known().iter().map(|(key, total)| (key.clone(), total.clone())).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<WorkKey, WorkTotal>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,7 +197,7 @@ mod tests {
     #[test]
     fn methods_beyond_the_bound_are_counted_together() {
         let methods = Methods::new(2);
-        let of = |method: &str| methods.of(&"counter".into(), &Work::Message(method.into()));
+        let of = |method: &str| methods.add(&"counter".into(), &Work::Message(method.into()));
         for method in ["add", "value", "reset", "value", "remove"] {
             of(method).message_ended(Ending::Ok, Duration::from_millis(1));
         }
@@ -197,14 +212,19 @@ mod tests {
 
     #[test]
     fn each_ending_is_counted_by_itself() {
-        let stats = WorkStats::default();
+        let methods = Methods::default();
+        // Two threads count.
+        let of = || methods.add(&"counter".into(), &Work::Timer);
+        let threads = [of(), of()];
         for (times, ending) in Ending::ALL.into_iter().enumerate() {
-            for _ in 0..=times {
-                stats.message_ended(ending, Duration::from_millis(2));
+            for time in 0..=times {
+                threads[time % 2].message_ended(ending, Duration::from_millis(2));
             }
         }
-        assert_eq!(Ending::ALL.map(|ending| stats.ended(ending)), [1, 2, 3, 4]);
-        assert_eq!(stats.messages().distribution().count, 10);
-        assert_eq!(stats.turns().distribution().count, 0);
+        threads[1].turn_ended(Duration::from_millis(3));
+        let (_, total) = methods.all().pop().expect("one kind of work");
+        assert_eq!(Ending::ALL.map(|ending| total.ended(ending)), [1, 2, 3, 4]);
+        assert_eq!((total.messages().count, total.turns().count), (10, 1));
+        assert!((total.turns().sum - 0.003).abs() < 1e-9);
     }
 }

@@ -147,7 +147,13 @@ impl Tracer {
         let builder = inner.tracer.span_builder(name()).with_kind(role.into());
         let span = inner.tracer.build_with_context(builder, &parent);
         let traceparent = context::traceparent(span.span_context());
-        Some(Span { span, traceparent })
+        Some(Span(Box::new(Started { span, traceparent })))
+    }
+
+    /// Whether there is a collector.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Whether one more message from outside the cluster may be traced now. Beyond the rate, its sender's wish is
@@ -175,9 +181,13 @@ impl Tracer {
 /// Maximum number of spans in one request to the collector.
 const MAX_BATCH: usize = 512;
 
-/// A step that has started. It ends when it is dropped.
+/// A step that has started. It ends when it is dropped. It is one pointer, since most messages have none and yet carry
+/// the room for it.
 #[derive(Debug)]
-pub struct Span {
+pub struct Span(Box<Started>);
+
+#[derive(Debug)]
+struct Started {
     span: opentelemetry_sdk::trace::Span,
     traceparent: Arc<str>,
 }
@@ -186,12 +196,12 @@ impl Span {
     /// The context for what follows from this step, as a W3C `traceparent`.
     #[must_use]
     pub fn traceparent(&self) -> &Arc<str> {
-        &self.traceparent
+        &self.0.traceparent
     }
 
     /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
-        self.span.set_attribute(KeyValue::new(key, value));
+        self.0.span.set_attribute(KeyValue::new(key, value));
     }
 
     /// Names the entity that this step concerns.
@@ -202,7 +212,7 @@ impl Span {
 
     /// Marks the step as failed, with the reason in a word.
     pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
-        self.span.set_status(Status::error(why));
+        self.0.span.set_status(Status::error(why));
     }
 }
 

@@ -150,7 +150,7 @@ impl Instance {
         let mut context = context.into();
         let records = context.records.take().map(|records| *records);
         self.begin_values(context.values, records.unwrap_or_default());
-        self.store.data().log.set_traceparent(context.traceparent.clone());
+        self.store.data().log.set_traceparent(&context.traceparent);
         self.begin(Stage::Message, Phase::Message(context));
         let called = self
             .call::<_, (MessageResult,)>(Stage::Message, self.message, (method, &body[..]))
@@ -346,7 +346,7 @@ impl Instance {
         if let Some(wasi) = &entity.wasi {
             wasi.flush();
         }
-        entity.log.set_traceparent(Arc::default());
+        entity.log.clear_traceparent();
         entity.variables.clear();
         entity.asks.end();
         entity.calls.end();

@@ -1,5 +1,6 @@
 //! Writes a guest's lines to the node's log under the entity's name, limited in rate and length.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -39,6 +40,7 @@ pub(crate) struct GuestLog {
     bucket: Mutex<Bucket>,
     /// The `traceparent` of the message that is being handled; empty if there is none.
     traceparent: Mutex<Arc<str>>,
+    has_traceparent: AtomicBool,
 }
 
 struct Bucket {
@@ -66,6 +68,7 @@ impl GuestLog {
             max_line_bytes: limits.log_line_bytes,
             bucket: Mutex::new(bucket),
             traceparent: Mutex::default(),
+            has_traceparent: AtomicBool::new(false),
         }
     }
 
@@ -83,9 +86,20 @@ impl GuestLog {
         std::mem::take(&mut self.bucket.lock().unwrap_or_else(PoisonError::into_inner).dropped)
     }
 
+    /// Ends the trace context of lines.
+    pub(crate) fn clear_traceparent(&self) {
+        if self.has_traceparent.swap(false, Ordering::Relaxed) {
+            *self.traceparent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
+        }
+    }
+
     /// Sets the trace context of the lines that follow; empty for none.
-    pub(crate) fn set_traceparent(&self, traceparent: Arc<str>) {
-        *self.traceparent.lock().unwrap_or_else(PoisonError::into_inner) = traceparent;
+    pub(crate) fn set_traceparent(&self, traceparent: &Arc<str>) {
+        // Nearly every message has none: then nothing is touched that other threads touch too.
+        let had = self.has_traceparent.swap(!traceparent.is_empty(), Ordering::Relaxed);
+        if had || !traceparent.is_empty() {
+            *self.traceparent.lock().unwrap_or_else(PoisonError::into_inner) = traceparent.clone();
+        }
     }
 
     /// Logs a line, cut to its limit, if the rate allows it.

@@ -294,7 +294,8 @@ pub(crate) fn timer_firing(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnOrigin {
     pub(crate) traceparent: Arc<str>,
-    pub(crate) tracestate: Arc<str>,
+    /// `None` if nothing is traced.
+    pub(crate) tracestate: Option<Arc<str>>,
     pub(crate) utc_ms: u64,
 }
 

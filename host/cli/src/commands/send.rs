@@ -38,6 +38,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             _ => MessageKind::Unspecified,
         },
         resend: args.id,
+        traceparent: traceparent(args.traceparent.as_deref()),
         ..CallOptions::default()
     };
     if args.id.is_none() && !args.no_check {
@@ -76,6 +77,14 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// A trace context to send. One that is none, such as a variable of another meaning, is left out.
+pub(super) fn traceparent(given: Option<&str>) -> String {
+    let is_context = |text: &&str| {
+        text.len() == 55 && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+    };
+    given.filter(is_context).unwrap_or_default().to_owned()
 }
 
 /// Compares the arguments with the method's schema, if the node knows one. Whatever else goes wrong here, sending the

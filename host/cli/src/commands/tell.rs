@@ -23,6 +23,7 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
         timeout: deadline.remaining(),
         kind: MessageKind::Command,
         resend: args.id,
+        traceparent: send::traceparent(args.traceparent.as_deref()),
         ..CallOptions::default()
     };
     let session = client.session_with_id(id, next);

@@ -172,7 +172,7 @@ impl Node {
             events: events.clone(),
             stats: basis.stats.clone(),
             max_live_memory: basis.config.max_live_memory(),
-            gauges: workers.gauges,
+            gauges: workers.gauges.clone(),
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());
@@ -204,6 +204,7 @@ impl Node {
                 status: Box::new(move || admin.status()),
                 network: Box::new(move || endpoint.network_stats()),
                 stats: basis.stats.clone(),
+                workers: workers.gauges.clone(),
                 store: stores.local_store.clone(),
             });
             let (source, stop) = (Arc::new(move || metrics.render()), CancellationToken::new());

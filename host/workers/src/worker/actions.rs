@@ -39,7 +39,7 @@ impl Worker {
             Action::Commit(commit) => {
                 slot.pending_store_calls += 1;
                 let lanes = commit.head.lanes.len() + commit.head.spilled_lane_count as usize;
-                self.deps.stats.entity_lanes.observe_size(lanes);
+                self.deps.gauges.entity_lanes.observe_size(lanes);
                 let span = self.commit_span(&commit);
                 self.commits.push((id, *commit, span));
                 self.flush_gate.close();
@@ -257,18 +257,18 @@ impl Worker {
                 spans.extend(span);
                 next = commits.next_if(|(_, commit, _)| !alone && !writes_much(commit));
             }
-            let stats = self.deps.stats.clone();
-            stats.commits.fetch_add(requests.len() as u64, Ordering::Relaxed);
-            stats.commit_batches.observe_size(requests.len());
+            let gauges = self.deps.gauges.clone();
+            self.deps.stats.commits.fetch_add(requests.len() as u64, Ordering::Relaxed);
+            gauges.commit_batches.observe_size(requests.len());
             let sent = Instant::now();
-            let answer = contained(&stats, self.deps.entity_store.commit(requests));
+            let answer = contained(&self.deps.stats, self.deps.entity_store.commit(requests));
             self.tasks.push(
                 TaskGroupKey::StoreCalls,
                 async move {
                     let unknown =
                         |why: Panicked| vec![CommitOutcome::Unknown(why.to_string()); names.len()];
                     let outcomes = answer.await.unwrap_or_else(unknown);
-                    stats.commit_durations.observe(sent.elapsed());
+                    gauges.commit_durations.observe(sent.elapsed());
                     drop(spans);
                     Completion::Commits(names, outcomes)
                 }
@@ -452,7 +452,7 @@ impl Worker {
         let traceparent = traceparent_of(span.as_ref(), &message).clone();
         let context =
             guest_types::message_context(&message, &traceparent, version, now, key, records);
-        let tracestate = message.context.tracestate.clone();
+        let tracestate = span.is_some().then(|| message.context.tracestate.clone());
         let origin = TurnOrigin { traceparent, tracestate, utc_ms: message.context.utc_ms };
         // A command runs even if its reply is not awaited any more.
         let waiting = self.pending_replies.get(&message.reply_token);
@@ -566,9 +566,8 @@ impl Worker {
         if commit.head.turn != *turn {
             return None;
         }
-        let TurnOrigin { traceparent, tracestate, .. } = origin;
-        let name = || "commit".into();
-        let mut span = self.deps.tracer.span(traceparent, tracestate, Role::Client, name)?;
+        let (parent, state) = (&origin.traceparent, origin.tracestate.as_deref()?);
+        let mut span = self.deps.tracer.span(parent, state, Role::Client, || "commit".into())?;
         span.set("ostraca.records", i64::try_from(commit.writes.len()).unwrap_or(i64::MAX));
         Some(span)
     }

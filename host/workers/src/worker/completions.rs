@@ -183,7 +183,9 @@ impl Worker {
                             self.deps.stats.failing_entities.record_success(shard, &entity);
                         }
                         let output = self.turn(id, (&entity, generation), *result, &origin);
-                        self.turn_trace = Some((turn, origin));
+                        if origin.tracestate.is_some() {
+                            self.turn_trace = Some((turn, origin));
+                        }
                         output
                     }
                     Ran::Refused(full) => TurnOutput::without_effects(TurnResult::Refused {

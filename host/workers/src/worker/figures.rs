@@ -36,7 +36,7 @@ impl Figures {
         if let Some(found) = known {
             return found.clone();
         }
-        let found = self.stats.methods.of(entity_type, &Work::Message(message.method.clone()));
+        let found = self.stats.methods.add(entity_type, &Work::Message(message.method.clone()));
         self.known
             .entry(entity_type.clone())
             .or_default()
@@ -51,7 +51,7 @@ impl Figures {
         if let Some(found) = known {
             return found.clone();
         }
-        let found = self.stats.methods.of(entity_type, work);
+        let found = self.stats.methods.add(entity_type, work);
         self.known.entry(entity_type.clone()).or_default().other.insert(work.name(), found.clone());
         found
     }

@@ -366,7 +366,9 @@ fn service_budget_and_policy_select_the_pods() {
     assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
     let port = json!([{ "protocol": "UDP", "port": 7411 }]);
     let incoming = items(&policy["ingress"]);
-    assert!(incoming.len() == 1 && incoming[0]["ports"] == port, "{incoming:?}");
+    assert!(incoming.len() == 2 && incoming[0]["ports"] == port, "{incoming:?}");
+    let metrics = json!([{ "protocol": "TCP", "port": 7481 }]);
+    assert_eq!(incoming[1]["ports"], metrics, "{incoming:?}");
     for rule in [&incoming[0]["from"], &policy["egress"][0]["to"]] {
         selects(&items(rule)[0]["podSelector"]["matchLabels"]);
     }

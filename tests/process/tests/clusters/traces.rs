@@ -105,6 +105,19 @@ async fn a_trace_follows_a_message_over_the_nodes() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
+    // A command line passes on its caller's context.
+    let shell = "44444444444444444444444444444444";
+    let sent = cluster
+        .command_line(0)?
+        .args(["send", &asker.to_string(), "read", "\"asked\""])
+        .env("TRACEPARENT", format!("00-{shell}-{CALLER}-01"))
+        .output()?;
+    ensure!(sent.status.success(), "{sent:?}");
+    let trace = collector.wait(shell, 2, TIMEOUT).await?;
+    let wanted =
+        [format!("misbehaving.read < {CALLER}"), "turn misbehaving.read < misbehaving.read".into()];
+    ensure!(edges(&trace) == wanted, "{:#?}", edges(&trace));
+
     // A failure is marked at the turn and at the gateway, with its code.
     let failed = "22222222222222222222222222222222";
     let outcome = session.send(&asker, "panic", "\"oops\"", &traced(failed, true)).await;
