@@ -174,8 +174,13 @@ impl Methods {
         let key = (Arc::clone(entity_type), work.clone());
         let other = || (Arc::from(OTHER), Work::Message(OTHER.into()));
         let is_own = known.len() < self.max || known.contains_key(&key);
+        let WorkTotal(all) = known.entry(if is_own { key } else { other() }).or_default();
+        // Beyond the bound, all threads share one, or each further method would still take memory.
+        if !is_own && let Some(shared) = all.first() {
+            return Arc::clone(shared);
+        }
         let stats = Arc::<WorkStats>::default();
-        known.entry(if is_own { key } else { other() }).or_default().0.push(Arc::clone(&stats));
+        all.push(Arc::clone(&stats));
         stats
     }
 
@@ -208,6 +213,9 @@ mod tests {
         let expected =
             expected.map(|(of, method, count)| (of.to_owned(), method.to_owned(), count));
         assert_eq!(all.collect::<Vec<_>>(), expected);
+        let others =
+            methods.all().into_iter().find(|((entity_type, _), _)| &**entity_type == OTHER);
+        assert_eq!(others.map(|(_, WorkTotal(all))| all.len()), Some(1), "they take no memory");
     }
 
     #[test]
