@@ -32,27 +32,16 @@ impl AdminService {
         all
     }
 
-    /// The messages that have ended at this node's shards, and how many of them did not end with a result.
-    fn message_totals(&self) -> (u64, u64) {
-        let (mut messages, mut failed) = (0, 0);
-        for (_, stats) in self.status.stats.methods.all() {
-            for ending in Ending::ALL {
-                let count = stats.ended(ending);
-                messages += count;
-                failed += if ending == Ending::Ok { 0 } else { count };
-            }
-        }
-        (messages, failed)
-    }
-
     /// What this node has done.
     #[must_use]
     pub fn own_figures(&self) -> proto::NodeFigures {
         let status = self.status();
         let mut metrics = status.metrics;
-        let (messages, failed) = self.message_totals();
-        metrics.extend([("messages".into(), messages), ("messages_failed".into(), failed)]);
         let mut work: Vec<_> = self.status.stats.methods.all().iter().map(work_to_wire).collect();
+        // Before the list is cut.
+        let failed: u64 = work.iter().map(|it| it.error + it.not_run + it.unknown).sum();
+        let messages = failed + work.iter().map(|it| it.ok).sum::<u64>();
+        metrics.extend([("messages".into(), messages), ("messages_failed".into(), failed)]);
         work.sort_by_key(|it| std::cmp::Reverse(it.buckets.iter().sum::<u64>()));
         work.truncate(WORK);
         let mut hottest: Vec<_> = self

@@ -51,18 +51,8 @@ impl PendingMessage {
         span: Option<Span>,
     ) -> Self {
         let IncomingMessage { envelope, received, ticket } = request;
-        let charge = Arc::clone(ticket.charge());
-        let ticket = Mutex::new(Some(ReplyPath::Ticket(ticket)));
-        let span = Mutex::new(span);
-        Self(Arc::new(PendingMessageInner {
-            shard,
-            session,
-            envelope,
-            received,
-            charge,
-            ticket,
-            span,
-        }))
+        let charge = (received, Arc::clone(ticket.charge()));
+        Self::waiting(shard, session, envelope, charge, ReplyPath::Ticket(ticket), span)
     }
 
     /// A message from an entity of this node.
@@ -73,7 +63,8 @@ impl PendingMessage {
         ticket: EntityTicket,
         span: Option<Span>,
     ) -> Self {
-        Self::of_node(shard, session, envelope, ReplyPath::Entity(ticket), span)
+        let charge = (BootInstant::now(), Charge::unmetered());
+        Self::waiting(shard, session, envelope, charge, ReplyPath::Entity(ticket), span)
     }
 
     /// A query of this node itself.
@@ -83,17 +74,18 @@ impl PendingMessage {
         envelope: Envelope,
         reply: oneshot::Sender<Reply>,
     ) -> Self {
-        Self::of_node(shard, session, envelope, ReplyPath::Query(reply), None)
+        let charge = (BootInstant::now(), Charge::unmetered());
+        Self::waiting(shard, session, envelope, charge, ReplyPath::Query(reply), None)
     }
 
-    fn of_node(
+    fn waiting(
         shard: ShardId,
         session: ScopedSessionId,
         envelope: Envelope,
+        (received, charge): (BootInstant, Arc<Charge>),
         path: ReplyPath,
         span: Option<Span>,
     ) -> Self {
-        let (received, charge) = (BootInstant::now(), Charge::unmetered());
         let (ticket, span) = (Mutex::new(Some(path)), Mutex::new(span));
         Self(Arc::new(PendingMessageInner {
             shard,

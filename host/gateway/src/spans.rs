@@ -17,9 +17,10 @@ pub(crate) fn begin_received(
         envelope.traceparent = unsampled(&envelope.traceparent);
         return None;
     }
-    let method = if is_known(&envelope.method) { envelope.method.as_str() } else { "(unknown)" };
-    let name = format!("{}.{method}", envelope.r#type);
-    begin_named(tracer, envelope, Role::Server, name)
+    begin_named(tracer, envelope, Role::Server, |it| {
+        let method = if is_known(&it.method) { it.method.as_str() } else { "(unknown)" };
+        format!("{}.{method}", it.r#type)
+    })
 }
 
 /// Starts the span of an entity's message, if its sender's turn is traced, and lets the message go on below it. `step`
@@ -30,16 +31,17 @@ pub(crate) fn begin(
     role: Role,
     step: &'static str,
 ) -> Option<Span> {
-    if !tracer.wants(&envelope.traceparent) {
-        return None;
-    }
-    let name = format!("{step}{}.{}", envelope.r#type, envelope.method);
-    begin_named(tracer, envelope, role, name)
+    begin_named(tracer, envelope, role, |it| format!("{step}{}.{}", it.r#type, it.method))
 }
 
-fn begin_named(tracer: &Tracer, envelope: &mut Envelope, role: Role, name: String) -> Option<Span> {
+fn begin_named(
+    tracer: &Tracer,
+    envelope: &mut Envelope,
+    role: Role,
+    name: impl FnOnce(&Envelope) -> String,
+) -> Option<Span> {
     let (parent, state) = (&envelope.traceparent, &envelope.tracestate);
-    let mut span = tracer.span(parent, state, role, || name.into())?;
+    let mut span = tracer.span(parent, state, role, || name(envelope).into())?;
     span.set_entity(&envelope.r#type, &envelope.id);
     envelope.traceparent = span.traceparent().to_string();
     Some(span)

@@ -12,7 +12,6 @@ mod context;
 mod settings;
 
 use std::borrow::Cow;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,8 +126,7 @@ impl Tracer {
             .with_span_processor(processor)
             .build();
         let tracer = provider.tracer("ostraca");
-        let rate = Quota::per_second(settings.max_rate.max(NonZeroU32::MIN));
-        let rate = RateLimiter::direct(rate);
+        let rate = RateLimiter::direct(Quota::per_second(settings.max_rate));
         Ok(Self(Some(Arc::new(Inner { provider, tracer, rate }))))
     }
 
@@ -148,12 +146,6 @@ impl Tracer {
         let span = inner.tracer.build_with_context(builder, &parent);
         let traceparent = context::traceparent(span.span_context());
         Some(Span(Box::new(Started { span, traceparent })))
-    }
-
-    /// Whether there is a collector.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.0.is_some()
     }
 
     /// Whether one more message from outside the cluster may be traced now. Beyond the rate, its sender's wish is

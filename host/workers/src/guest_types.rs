@@ -75,8 +75,8 @@ pub fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> EntityIdent
     }
 }
 
-/// The context that a guest gets for a message. `traceparent` is the trace context of its turn; `now` is the start of its turn, in milliseconds; `version` is the
-/// entity's version before it.
+/// The context that a guest gets for a message. `traceparent` is the trace context of its turn; `now` is the turn's start,
+/// in milliseconds; `version` is the entity's version before it.
 pub(crate) fn message_context(
     message: &Message,
     traceparent: &Arc<str>,

@@ -1,8 +1,8 @@
 //! `ostraca top`: shows live what the nodes do, which methods are slow and which entities are hot.
 //!
 //! Nodes report what they have done since they started; rates are the differences between two reports, except those of
-//! the hottest entities, which nodes measure. On a terminal the
-//! screen is redrawn in place; elsewhere, or with `--once`, one view is printed as text.
+//! the hottest entities, which nodes measure. On a terminal the screen is redrawn in place; elsewhere, or with `--once`,
+//! one view is printed as text.
 
 mod rates;
 mod screen;
