@@ -1,5 +1,7 @@
 //! Compiles the published protocol; with protox, the build machine needs no `protoc`.
 
+use protox::prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
         "proto/ostraca/v1/member.proto",
@@ -14,6 +16,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo::rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["proto"])?;
+    // For the JSON form of administrative messages.
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     prost_build::Config::new()
         .bytes(["."])
         .btree_map(["."])

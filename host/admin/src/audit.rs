@@ -164,12 +164,14 @@ fn change(request: &AdminOperation) -> Option<Change> {
         | Op::Status
         | Op::Node
         | Op::Nodes
-        | Op::Shards
+        | Op::Shards(_)
         | Op::Entities(_)
         | Op::Inspect(_)
         | Op::DeadLetters(_)
         | Op::RebalancePlan
         | Op::Figures
+        | Op::WhoAmI
+        | Op::Pauses
         | Op::Events(_)
         | Op::Audit(_) => None,
     }

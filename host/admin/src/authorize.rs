@@ -106,9 +106,14 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         Op::Methods(name) => vec![AnythingOn(name.clone())],
         // Clients find the nodes of their cluster with these.
         Op::Node | Op::Nodes => vec![AnyRole],
-        Op::Status | Op::Shards | Op::Events(_) | Op::RebalancePlan | Op::Figures => {
-            vec![Everywhere(View)]
-        }
+        // They are the sender's own.
+        Op::WhoAmI => Vec::new(),
+        Op::Status
+        | Op::Shards(_)
+        | Op::Events(_)
+        | Op::RebalancePlan
+        | Op::Figures
+        | Op::Pauses => vec![Everywhere(View)],
         Op::Entities(request) => vec![on(View, &request.r#type)],
         Op::Inspect(request) => with_values(&request.r#type, request.values),
         Op::DeadLetters(request) => with_values(&request.r#type, request.values),

@@ -22,6 +22,7 @@ use ostraca_wire::proto::{
 };
 use ostraca_wire::server::AdminOutput;
 
+use super::listing::unknown_shard;
 use super::pages::{PAGE, Taken};
 use super::{AdminService, store_failed};
 
@@ -42,11 +43,7 @@ impl AdminService {
             return Err(unknown_type(&types, &request.r#type));
         }
         if request.shard > self.shard_count {
-            let text = format!(
-                "shard {} does not exist; the pool has {} shards",
-                request.shard, self.shard_count
-            );
-            return Err(problem(codes::UNKNOWN_SHARD, text, "shards are counted from 1"));
+            return Err(unknown_shard(request.shard, self.shard_count));
         }
         let shards = match request.shard {
             0 => 1..=self.shard_count,

@@ -26,6 +26,7 @@ mod forget;
 mod listing;
 mod move_shards;
 mod pages;
+mod pauses;
 mod policy;
 mod rebalance;
 mod revocations;
@@ -35,6 +36,7 @@ mod status;
 mod subscriptions;
 mod undeploy;
 mod variables;
+mod who_am_i;
 mod wire_rollout;
 
 use std::sync::{Arc, OnceLock};
@@ -251,7 +253,7 @@ impl AdminService {
             AdminOperation::Node => Ok(AdminOutput::Node(self.status.node_info())),
             AdminOperation::Status => Ok(AdminOutput::Status(Box::new(self.status.now(gateway)))),
             AdminOperation::Nodes => Ok(AdminOutput::Nodes(self.nodes(gateway))),
-            AdminOperation::Shards => Ok(AdminOutput::Shards(self.shards())),
+            AdminOperation::Shards(request) => self.shards(&request),
             AdminOperation::Entities(request) => self.entities(gateway, request).await,
             AdminOperation::Inspect(request) => self.inspect(gateway, request).await,
             AdminOperation::DeadLetters(request) => self.dead_letters(request).await,
@@ -268,6 +270,8 @@ impl AdminService {
             AdminOperation::Revocations(request) => self.revocations(caller, request).await,
             AdminOperation::Variables(request) => self.variables(caller, request).await,
             AdminOperation::Figures => Ok(AdminOutput::Figures(self.figures().await)),
+            AdminOperation::WhoAmI => Ok(AdminOutput::WhoAmI(self.who_am_i(caller, &permissions))),
+            AdminOperation::Pauses => Ok(AdminOutput::Pauses(self.pauses())),
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),

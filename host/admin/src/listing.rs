@@ -7,11 +7,15 @@ use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::NAMESPACE;
 use ostraca_catalog::revisions::EarlierEntry;
 use ostraca_catalog::types::{DeployedType, TypeTable};
+use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
-use ostraca_wire::outcome::wire_kind;
-use ostraca_wire::proto::{self, LiveEntities, NodeState, Nodes, ShardInfo, ShardState};
+use ostraca_wire::outcome::{permanent_problem as problem, wire_kind};
+use ostraca_wire::proto::{
+    self, LiveEntities, NodeState, Nodes, Problem, ShardInfo, ShardState, ShardsRequest,
+};
+use ostraca_wire::server::AdminOutput;
 
 use super::{AdminService, wire_rollout};
 
@@ -84,9 +88,16 @@ impl AdminService {
         all
     }
 
-    pub(super) fn shards(&self) -> Vec<ShardInfo> {
+    /// The shards, or a range of them.
+    pub(super) fn shards(&self, request: &ShardsRequest) -> Result<AdminOutput, Problem> {
+        if request.first > self.shard_count {
+            return Err(unknown_shard(request.first, self.shard_count));
+        }
         let view = self.current_view();
-        let shards = view.shards.iter().zip(1_u32..).map(|(row, shard)| {
+        let skipped = request.first.saturating_sub(1) as usize;
+        let most = if request.limit == 0 { usize::MAX } else { request.limit as usize };
+        let rows = view.shards.iter().zip(1_u32..).skip(skipped).take(most);
+        let shards = rows.map(|(row, shard)| {
             let owner = row.owner.as_ref().filter(|owner| view.alive(owner));
             let held = view.held_shards.get(&ShardId(shard));
             let state = match owner {
@@ -105,8 +116,13 @@ impl AdminService {
                 target_node: to.map_or_else(String::new, ToString::to_string),
             }
         });
-        shards.collect()
+        Ok(AdminOutput::Shards(shards.collect()))
     }
+}
+
+pub(super) fn unknown_shard(shard: u32, count: u32) -> Problem {
+    let text = format!("shard {shard} does not exist; the pool has {count} shards");
+    problem(codes::UNKNOWN_SHARD, text, "shards are counted from 1")
 }
 
 fn node_status(row: &NodeRow) -> proto::NodeStatus {

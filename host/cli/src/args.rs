@@ -165,6 +165,8 @@ pub(crate) enum Command {
     Cluster(Cluster),
     /// Show, check or replace the policy: who may do what
     Policy(Policy),
+    /// Show who this profile is for the cluster, and what it may do
+    Whoami,
     /// Revoke a client's credentials: its connections are closed, and no node accepts it any more
     Revoke(Revoke),
     /// List what is revoked

@@ -42,7 +42,7 @@ impl Service for Stage {
     ) -> Result<AdminOutput, Problem> {
         let parts = match request {
             AdminOperation::Nodes => return Ok(AdminOutput::Nodes(nodes())),
-            AdminOperation::Shards => return Ok(AdminOutput::Shards(shards())),
+            AdminOperation::Shards(_) => return Ok(AdminOutput::Shards(shards())),
             AdminOperation::Entities(_) => return Ok(AdminOutput::Entities(unanswered())),
             AdminOperation::Inspect(request) => {
                 return Ok(AdminOutput::Entity(Box::new(detail(&request.id))));

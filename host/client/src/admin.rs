@@ -20,10 +20,10 @@ use ostraca_wire::proto::{
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
-    NodeRequest, Nodes, NodesRequest, PolicyRequest, PolicyState, Problem, RebalancePlan,
-    RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo,
-    ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
-    VariablesRequest,
+    NodeRequest, Nodes, NodesRequest, PausesRequest, PolicyRequest, PolicyState, Problem,
+    RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout,
+    ShardInfo, ShardPause, ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest,
+    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -244,6 +244,32 @@ impl Client {
         Ok(all)
     }
 
+    /// What this client may do.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn who_am_i(&self) -> Result<WhoAmI, AdminError> {
+        let request = Request::WhoAmI(WhoAmIRequest {});
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::WhoAmI(known)) => Ok(known),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// The latest pauses of shards that the connected node has seen.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn pauses(&self) -> Result<Vec<ShardPause>, AdminError> {
+        let request = Request::Pauses(PausesRequest {});
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Pauses(pauses)) => Ok(pauses.pauses),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// The identity of the connected node.
     ///
     /// # Errors
@@ -283,8 +309,9 @@ impl Client {
     /// [`AdminError`].
     pub async fn shards(&self) -> Result<Vec<ShardInfo>, AdminError> {
         let mut all = Vec::new();
-        for page in
-            self.request(Request::Shards(ShardsRequest {}), Bytes::new(), REQUEST_TIMEOUT).await?
+        for page in self
+            .request(Request::Shards(ShardsRequest::default()), Bytes::new(), REQUEST_TIMEOUT)
+            .await?
         {
             match page {
                 Response::Shards(page) => all.extend(page.shards),

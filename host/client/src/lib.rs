@@ -127,9 +127,9 @@ pub use ostraca_wire::proto::{
     EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
     NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
-    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardRange, ShardState, StateChange,
-    StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail, TimerDetail, UndeployResult,
-    WorkFigures,
+    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardPause, ShardRange, ShardState,
+    StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail, TimerDetail,
+    TypePermissions, UndeployResult, WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

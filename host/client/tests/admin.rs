@@ -40,7 +40,7 @@ impl Stage {
                     *kept.lock().expect("sender") = Some(sender);
                     Ok(answer)
                 }
-                AdminOperation::Shards => Ok(AdminOutput::Shards(
+                AdminOperation::Shards(_) => Ok(AdminOutput::Shards(
                     (1..=600).map(|shard| ShardInfo { shard, ..ShardInfo::default() }).collect(),
                 )),
                 AdminOperation::RebalancePlan => Ok(AdminOutput::RebalancePlan(RebalancePlan {

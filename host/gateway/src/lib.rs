@@ -45,7 +45,7 @@ use tokio::sync::mpsc;
 use feeds::Feeds;
 use links::MessageLinks;
 pub use links::{InspectTargets, failure_to_wire, migration_to_wire};
-use pauses::ShardPauses;
+use pauses::{RouteState, ShardPauses};
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 
@@ -235,7 +235,12 @@ impl Gateway {
     /// Updates a shard's route from its row: its epoch, its owner, and whether a hand-off is in progress. Older rows
     /// are ignored.
     pub fn update_route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
-        self.pauses.set_served(shard, owner.is_some() && !moving);
+        let route = match (&owner, moving) {
+            (None, _) => RouteState::Ownerless,
+            (Some(_), true) => RouteState::Moving,
+            (Some(_), false) => RouteState::Served,
+        };
+        self.pauses.set_route(shard, route);
         self.with_router(|router, now, steps| {
             router.update_route(now, shard, epoch, owner, moving, steps)
         });

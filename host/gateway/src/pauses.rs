@@ -17,8 +17,19 @@ enum Served {
     Yes,
     /// The manager has announced that it moves; its row does not say so yet.
     Announced(Instant),
-    /// It moves, or its owner was marked dead.
-    NotSince(Instant),
+    /// It moves, or its owner was marked dead, as the second field says.
+    NotSince(Instant, bool),
+}
+
+/// Whether a shard has an owner that serves it, according to its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteState {
+    /// It has one.
+    Served,
+    /// It is being handed off.
+    Moving,
+    /// It has no live owner.
+    Ownerless,
 }
 
 /// Measures the pauses of all shards.
@@ -36,9 +47,9 @@ impl ShardPauses {
         Self { shards, announced_for, stats }
     }
 
-    /// Records whether a shard has an owner that serves it, according to its row.
-    pub(crate) fn set_served(&self, shard: ShardId, served: bool) {
-        self.set_served_at(shard, served, Instant::now());
+    /// Records the state of a shard's route.
+    pub(crate) fn set_route(&self, shard: ShardId, route: RouteState) {
+        self.set_route_at(shard, route, Instant::now());
     }
 
     /// Records that a move of a shard was announced, from when on its messages wait.
@@ -46,21 +57,27 @@ impl ShardPauses {
         self.set_buffered_at(shard, Instant::now());
     }
 
-    fn set_served_at(&self, shard: ShardId, served: bool, now: Instant) {
+    fn set_route_at(&self, shard: ShardId, route: RouteState, now: Instant) {
         self.change(shard, |state| {
             let began = match state {
-                Served::NotSince(since) => Some(since),
-                Served::Announced(at) if now.duration_since(at) <= self.announced_for => Some(at),
+                Served::NotSince(since, dead) => Some((since, dead)),
+                Served::Announced(at) if now.duration_since(at) <= self.announced_for => {
+                    Some((at, false))
+                }
                 _ => None,
             };
-            match (served, state, began) {
-                (true, _, Some(began)) => {
-                    self.stats.shard_pauses.observe(now.saturating_duration_since(began));
+            match (route, state, began) {
+                (RouteState::Served, _, Some((began, fail_over))) => {
+                    let duration = now.saturating_duration_since(began);
+                    self.stats.shard_pauses.record(shard.0, duration, fail_over);
                     Served::Yes
                 }
-                (true, ..) => Served::Yes,
-                (false, Served::NotYet, _) => Served::NotYet,
-                (false, _, began) => Served::NotSince(began.unwrap_or(now)),
+                (RouteState::Served, ..) => Served::Yes,
+                (_, Served::NotYet, _) => Served::NotYet,
+                (route, _, began) => {
+                    let (since, dead) = began.unwrap_or((now, false));
+                    Served::NotSince(since, dead || route == RouteState::Ownerless)
+                }
             }
         });
     }
@@ -84,6 +101,7 @@ impl ShardPauses {
 
 #[cfg(test)]
 mod tests {
+    use super::RouteState::{Moving, Ownerless};
     use super::*;
 
     #[test]
@@ -93,18 +111,23 @@ mod tests {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         // The start of the node is not a pause.
-        pauses.set_served_at(ShardId(2), false, at(0));
-        pauses.set_served_at(ShardId(2), true, at(50));
-        assert_eq!(stats.shard_pauses.distribution().count, 0);
-        pauses.set_served_at(ShardId(2), false, at(100));
-        pauses.set_served_at(ShardId(2), false, at(300));
-        pauses.set_served_at(ShardId(3), true, at(350));
-        pauses.set_served_at(ShardId(2), true, at(400));
-        pauses.set_served_at(ShardId(2), true, at(500));
-        pauses.set_served_at(ShardId(0), true, at(500));
-        let seen = stats.shard_pauses.distribution();
+        pauses.set_route_at(ShardId(2), Ownerless, at(0));
+        pauses.set_route_at(ShardId(2), RouteState::Served, at(50));
+        assert_eq!(stats.shard_pauses.durations.distribution().count, 0);
+        pauses.set_route_at(ShardId(2), Ownerless, at(100));
+        pauses.set_route_at(ShardId(2), Ownerless, at(300));
+        pauses.set_route_at(ShardId(3), RouteState::Served, at(350));
+        pauses.set_route_at(ShardId(2), RouteState::Served, at(400));
+        pauses.set_route_at(ShardId(2), RouteState::Served, at(500));
+        pauses.set_route_at(ShardId(0), RouteState::Served, at(500));
+        let seen = stats.shard_pauses.durations.distribution();
         assert_eq!(seen.count, 1);
         assert!((seen.sum - 0.3).abs() < 1e-9, "{}", seen.sum);
+        let latest = stats.shard_pauses.latest();
+        assert!(
+            matches!(&latest[..], [pause] if pause.shard == 2 && pause.fail_over),
+            "{latest:?}"
+        );
     }
 
     #[test]
@@ -113,22 +136,23 @@ mod tests {
         let pauses = ShardPauses::new(1, Duration::from_millis(100), stats.clone());
         let (shard, start) = (ShardId(1), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
-        let seen = || stats.shard_pauses.distribution();
+        let seen = || stats.shard_pauses.durations.distribution();
         pauses.set_buffered_at(shard, at(0));
-        pauses.set_served_at(shard, true, at(10));
+        pauses.set_route_at(shard, RouteState::Served, at(10));
         assert_eq!(seen().count, 0, "it was never served before");
         pauses.set_buffered_at(shard, at(100));
-        pauses.set_served_at(shard, false, at(120));
+        pauses.set_route_at(shard, Moving, at(120));
         pauses.set_buffered_at(shard, at(130));
-        pauses.set_served_at(shard, true, at(140));
+        pauses.set_route_at(shard, RouteState::Served, at(140));
         assert!((seen().sum - 0.04).abs() < 1e-9, "{}", seen().sum);
+        assert!(!stats.shard_pauses.latest()[0].fail_over);
         // The rows of the move were seen only when it had ended.
         pauses.set_buffered_at(shard, at(200));
-        pauses.set_served_at(shard, true, at(250));
+        pauses.set_route_at(shard, RouteState::Served, at(250));
         assert_eq!(seen().count, 2);
         // It never began.
         pauses.set_buffered_at(shard, at(300));
-        pauses.set_served_at(shard, true, at(9_000));
+        pauses.set_route_at(shard, RouteState::Served, at(9_000));
         assert_eq!(seen().count, 2);
     }
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Authenticator;
 use crate::guard::Hosts;
 use crate::health::{Readiness, TypeWait};
+use crate::links::LoginLinks;
 use crate::sessions::Sessions;
 use crate::settings::HttpSettings;
 
@@ -21,6 +22,9 @@ pub(crate) struct App<S: Service> {
     pub(crate) stop: CancellationToken,
     pub(crate) sessions: Sessions<S>,
     pub(crate) hosts: Hosts,
+    /// The name of the console's cookie.
+    pub(crate) cookie: String,
+    pub(crate) links: Arc<LoginLinks>,
     pub(crate) readiness: Readiness,
     pub(crate) type_wait: TypeWait,
     pub(crate) stats: Arc<Stats>,

@@ -18,7 +18,7 @@ const KNOWN: usize = 10_000;
 /// The principal of requests without a token. In a policy, only a grant that names it, and no pattern, gives it a role.
 pub const ANONYMOUS: &str = "anonymous";
 /// Maximum length of a token in bytes.
-const TOKEN: usize = 8 << 10;
+pub(crate) const MAX_TOKEN: usize = 8 << 10;
 
 /// Checks tokens, and remembers those that are valid until the policy or the revocations change.
 pub(crate) struct Authenticator<S: Service> {
@@ -39,6 +39,8 @@ struct Known {
 #[derive(Clone)]
 pub(crate) struct Holder {
     pub(crate) principal: Arc<str>,
+    /// What a revocation may name.
+    pub(crate) subjects: Vec<String>,
     checked: BootInstant,
     valid_for: Duration,
 }
@@ -85,12 +87,12 @@ impl<S: Service> Authenticator<S> {
                     .help("try again, or use another node")
             }
         })?;
-        let client = self.server.local_client(&holder.principal, holder.subjects);
+        let client = self.server.local_client(&holder.principal, holder.subjects.clone());
         service.check_connection(&client).map_err(|why| {
             unauthorized(codes::REVOKED, why, "get another token from an operator of the cluster")
         })?;
-        let principal = holder.principal.into();
-        let holder = Holder { principal, checked, valid_for: holder.valid_for };
+        let (principal, subjects) = (holder.principal.into(), holder.subjects);
+        let holder = Holder { principal, subjects, checked, valid_for: holder.valid_for };
         self.remember(digest, seen, holder.clone());
         Ok(holder)
     }
@@ -105,13 +107,14 @@ impl<S: Service> Authenticator<S> {
 
     /// The sender of a request without a token, if the policy names it.
     fn anonymous(&self) -> Result<Holder, Problem> {
-        let client = self.server.local_client(ANONYMOUS, vec![ANONYMOUS.to_owned()]);
+        let subjects = vec![ANONYMOUS.to_owned()];
+        let client = self.server.local_client(ANONYMOUS, subjects.clone());
         let service = self.server.service();
         service
             .check_connection(&client)
             .map_err(|why| unauthorized(codes::REVOKED, why, "send a token"))?;
-        let valid_for = Duration::MAX;
-        Ok(Holder { principal: ANONYMOUS.into(), checked: BootInstant::now(), valid_for })
+        let (principal, checked) = (ANONYMOUS.into(), BootInstant::now());
+        Ok(Holder { principal, subjects, checked, valid_for: Duration::MAX })
     }
 
     fn remembered(&self, digest: &[u8; 32], seen: u64) -> Option<Holder> {
@@ -154,7 +157,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     match value.split_once(' ') {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
             let token = token.trim();
-            if token.is_empty() || token.len() > TOKEN {
+            if token.is_empty() || token.len() > MAX_TOKEN {
                 return Err(missing("the token is empty or too long"));
             }
             Ok(token)

@@ -27,7 +27,7 @@ use crate::problem::{MESSAGE_ID, OUTCOME, Problem, VERSION};
 use crate::sent::SentBytes;
 use crate::session::{Held, NewCall, Outcome};
 
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 /// How long a caller waits for the outcome, in milliseconds.
 pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("ostraca-timeout");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -110,7 +110,7 @@ impl<S: Service> App<S> {
     }
 
     /// Receives the body of a request.
-    async fn body(&self, request: Request, own: &Semaphore) -> Result<Bytes, Problem> {
+    pub(crate) async fn body(&self, request: Request, own: &Semaphore) -> Result<Bytes, Problem> {
         if request.body().is_end_stream() {
             return Ok(Bytes::new());
         }

@@ -1,38 +1,27 @@
 //! `/v1/{namespace}/{type}/{id}/channel/{name}`: the items of a channel as server-sent events.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
-use futures::channel::mpsc;
-use futures::{SinkExt, StreamExt};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use http_body_util::StreamBody;
-use hyper::body::Frame;
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use ostraca_codes::codes;
 use ostraca_wire::proto::{self, ChannelItem, Subscribe, subscribe};
-use ostraca_wire::server::{Charge, ClientInfo, Service, SubscriptionEvent};
+use ostraca_wire::server::{ClientInfo, Service, SubscriptionEvent};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::app::App;
 use crate::path::decoded;
 use crate::problem::Problem;
-use crate::sessions::Place;
+use crate::stream::{KEEP_ALIVE, ResponseStream};
 
 /// Where an earlier response ended.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// How often a silent stream shows that it is alive, so that proxies keep it open.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize)]
 pub(crate) struct ChannelPath {
@@ -58,34 +47,20 @@ pub(crate) async fn follow<S: Service>(
     let path = decoded(path, |path| &path.namespace)?;
     let place = app.sessions.enter(&holder.principal, None)?;
     let from = beginning(request.uri(), request.headers())?;
-    let client = app.server.local_client(&holder.principal, vec![holder.principal.to_string()]);
+    let client = app.server.local_client(&holder.principal, holder.subjects.clone());
     let ChannelPath { entity_type, id, channel, .. } = path;
     let subscribe =
         Subscribe { namespace: String::new(), r#type: entity_type.clone(), id, channel, from };
     let refused = |problem: proto::Problem| Problem::of(problem);
     let events = app.server.subscribe_locally(&client, subscribe).await.map_err(refused)?;
-    // One event at a time: a slow reader holds up its own channel only.
-    let (sender, receiver) = mpsc::channel(0);
-    let following = Following {
-        app,
-        client,
-        entity_type,
-        headers: request.headers().clone(),
-        sender,
-        _place: place,
-    };
-    tokio::spawn(following.run(events));
-    let mut response = Response::new(Body::new(StreamBody::new(
-        // Until the next part is asked for, the last one counts.
-        receiver.scan(None, |last, (bytes, charge): (Bytes, Option<Arc<Charge>>)| {
-            *last = charge;
-            std::future::ready(Some(Ok::<_, Infallible>(Frame::data(bytes))))
-        }),
-    )));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let (stop, headers) = (app.stop.clone(), request.headers().clone());
+    let service = Arc::clone(app.server.service());
+    let (stream, response) = ResponseStream::open(app, headers, place, "text/event-stream");
+    let following = Following { service, client, entity_type, stream };
+    tokio::spawn(async move {
+        // The caller connects to another node, or to this one later.
+        let _ = stop.run_until_cancelled(following.run(events)).await;
+    });
     Ok(response)
 }
 
@@ -115,35 +90,17 @@ fn beginning(uri: &Uri, headers: &HeaderMap) -> Result<Option<subscribe::From>, 
 
 /// A response that goes on.
 struct Following<S: Service> {
-    app: Arc<App<S>>,
+    service: Arc<S>,
     client: Arc<ClientInfo>,
     entity_type: String,
-    /// Of the request: its token is checked again whenever the policy or the revocations change.
-    headers: HeaderMap,
-    sender: mpsc::Sender<(Bytes, Option<Arc<Charge>>)>,
-    _place: Place<S>,
+    stream: ResponseStream<S>,
 }
 
 impl<S: Service> Following<S> {
     async fn run(mut self, mut events: tokio::sync::mpsc::Receiver<SubscriptionEvent>) {
-        let mut changes = self.app.server.service().access_changes();
         loop {
-            let valid_for = match self.app.auth.holder(&self.headers) {
-                Ok(holder) => holder.remaining(),
-                Err(problem) => return self.end(problem).await,
-            };
-            let changed = async {
-                match &mut changes {
-                    // The sender lives as long as the node.
-                    Some(changes) => drop(changes.changed().await),
-                    None => std::future::pending().await,
-                }
-            };
             let event = tokio::select! {
-                // The caller connects to another node, or to this one later.
-                () = self.app.stop.cancelled() => return,
-                () = changed => continue,
-                () = sleep(valid_for) => continue,
+                problem = self.stream.refused() => return self.end(problem).await,
                 () = sleep(KEEP_ALIVE) => None,
                 event = events.recv() => match event {
                     Some(event) => Some(event),
@@ -167,15 +124,15 @@ impl<S: Service> Following<S> {
                 }
                 Some(SubscriptionEvent::Items(items, charged)) => {
                     charge = Some(charged);
-                    let service = self.app.server.service();
-                    let permitted = service.check_subscription(&self.client, &self.entity_type);
+                    let permitted =
+                        self.service.check_subscription(&self.client, &self.entity_type);
                     if let Err(problem) = permitted {
                         return self.end(Problem::of(problem)).await;
                     }
                     items.items.iter().map(shown).collect()
                 }
             };
-            if !self.send(text, charge).await {
+            if !self.stream.send(text, charge).await {
                 return;
             }
         }
@@ -183,16 +140,7 @@ impl<S: Service> Following<S> {
 
     /// Says why nothing follows.
     async fn end(&mut self, problem: Problem) {
-        self.send(format!("event: problem\ndata: {}\n\n", problem.json()), None).await;
-    }
-
-    /// Returns whether the caller still reads.
-    async fn send(&mut self, text: String, charge: Option<Arc<Charge>>) -> bool {
-        let limit = self.app.server.limits().reply_timeout;
-        tokio::select! {
-            () = self.app.stop.cancelled() => false,
-            sent = timeout(limit, self.sender.send((text.into(), charge))) => matches!(sent, Ok(Ok(()))),
-        }
+        self.stream.send(format!("event: problem\ndata: {}\n\n", problem.json()), None).await;
     }
 }
 

@@ -1,5 +1,5 @@
-//! The HTTP gateway of a node: calls of entities and their channels over HTTP/1.1 and
-//! HTTP/2, with JSON.
+//! The HTTP gateway of a node: calls of entities, their channels, and operators' requests over HTTP/1.1 and HTTP/2,
+//! with JSON; and the console.
 //!
 //! A request is authenticated by its token, and its message takes the same way as one that comes over QUIC: through
 //! [`Service::handle_messages`](ostraca_wire::server::Service::handle_messages), with the same checks, budgets, retries
@@ -9,15 +9,19 @@
 //! Confusing at first: an HTTP status says less than an outcome does. Whether the message ran is in `outcome` of the
 //! problem document, or in the header `ostraca-outcome`.
 
+mod admin;
 mod app;
 mod auth;
 mod calls;
 mod channels;
 mod guard;
 mod health;
+mod links;
+mod login;
 mod metrics;
 mod openapi;
 mod origin;
+mod page;
 mod path;
 mod problem;
 mod router;
@@ -26,9 +30,11 @@ mod serve;
 mod session;
 mod sessions;
 mod settings;
+mod stream;
 
 pub use auth::ANONYMOUS;
 pub use health::{Readiness, TypeWait};
+pub use links::LoginLinks;
 pub use metrics::{MetricsServer, MetricsSource};
 pub use serve::{BindError, HttpGateway, Probes};
 pub use settings::{HttpSettings, TlsFiles};

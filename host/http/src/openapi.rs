@@ -67,7 +67,7 @@ pub(crate) async fn show<S: Service>(
         let busy = Problem::refused(StatusCode::SERVICE_UNAVAILABLE, codes::OVERLOADED, text);
         return Err(busy.retry_after(Duration::from_secs(1)));
     };
-    let client = app.server.local_client(&holder.principal, vec![holder.principal.to_string()]);
+    let client = app.server.local_client(&holder.principal, holder.subjects.clone());
     let service = app.server.service();
     let types = service.describe_types(&client, r#type.as_deref()).map_err(Problem::of)?;
     if let Some(name) = r#type.filter(|_| types.is_empty()) {

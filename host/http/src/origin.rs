@@ -27,7 +27,7 @@ use crate::problem::{ERROR_CODE, MESSAGE_ID, OUTCOME, Problem, VERSION, wrong_me
 /// How long browsers may remember what a page may send.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// Says whether a page of another site sends a request.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+pub(crate) const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Lets pages of the policy's origins read answers.
 pub(crate) fn cors<S: Service>(app: &Arc<App<S>>) -> CorsLayer {
@@ -87,6 +87,14 @@ fn check<S: Service>(app: &App<S>, uri: &Uri, headers: &HeaderMap) -> Result<(),
     let text = format!("web pages of {origin:?} may not send requests to this gateway");
     Err(Problem::refused(StatusCode::FORBIDDEN, codes::WRONG_ORIGIN, text)
         .help("name the origin in `web-origins` of the policy (`ostraca policy set`)"))
+}
+
+/// Whether the request's origin is the host that it is addressed to; `None` if it names none.
+pub(crate) fn own_origin(uri: &Uri, headers: &HeaderMap) -> Option<bool> {
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let origin = origins.next()?;
+    let is_only = origins.next().is_none();
+    Some(is_only && origin.to_str().is_ok_and(|origin| is_own(origin, uri, headers)))
 }
 
 /// Whether an origin is the host that the request is addressed to.

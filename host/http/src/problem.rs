@@ -83,6 +83,13 @@ impl Problem {
         refused
     }
 
+    /// The same for a response that has frames of the protocol.
+    pub(crate) fn to_wire(&self) -> ostraca_wire::proto::Problem {
+        let Document { code, detail, help, .. } = &*self.0;
+        let (code, message, help) = (code.clone(), detail.clone(), help.clone());
+        ostraca_wire::proto::Problem { code, message, help, ..Default::default() }
+    }
+
     fn new(status: StatusCode, code: &str, detail: String, outcome: &'static str) -> Self {
         Self(Box::new(Document {
             r#type: format!("urn:ostraca:error:{code}"),
@@ -163,6 +170,15 @@ fn refusal_status(code: &str, retry: bool) -> StatusCode {
         (codes::MESSAGE_TOO_LARGE, StatusCode::PAYLOAD_TOO_LARGE),
         (codes::INVALID_MESSAGE, StatusCode::BAD_REQUEST),
         (codes::INVALID_ENTITY_ID, StatusCode::BAD_REQUEST),
+        (codes::INVALID_REQUEST, StatusCode::BAD_REQUEST),
+        (codes::INVALID_CURSOR, StatusCode::BAD_REQUEST),
+        (codes::UNKNOWN_NODE, StatusCode::NOT_FOUND),
+        (codes::UNKNOWN_SHARD, StatusCode::NOT_FOUND),
+        (codes::UNKNOWN_REVISION, StatusCode::NOT_FOUND),
+        (codes::NODE_LIVE, StatusCode::CONFLICT),
+        (codes::NODE_NOT_LIVE, StatusCode::CONFLICT),
+        (codes::NO_OTHER_HOST, StatusCode::CONFLICT),
+        (codes::ROLLOUT_COMPLETE, StatusCode::CONFLICT),
         (codes::SESSION_FULL, StatusCode::TOO_MANY_REQUESTS),
         (codes::TOO_MANY_IDEMPOTENCY_KEYS, StatusCode::TOO_MANY_REQUESTS),
         (codes::IDEMPOTENCY_KEY_REUSED, StatusCode::UNPROCESSABLE_ENTITY),

@@ -7,14 +7,14 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::{Method, StatusCode, Uri};
 use ostraca_codes::codes;
 use ostraca_wire::server::Service;
 
 use crate::app::App;
 use crate::problem::{Problem, wrong_method};
-use crate::{calls, channels, health, openapi, origin};
+use crate::{admin, calls, channels, health, login, openapi, origin, page};
 
 pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
     let call = "/v1/{namespace}/{entity_type}/{id}/call/{method}";
@@ -27,10 +27,19 @@ pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
         )
         .route(channel, get(channels::follow::<S>).fallback(not_a_get))
         .route("/openapi.json", get(openapi::show::<S>).fallback(not_a_get))
+        .route("/v1/admin/{request}", post(admin::ask::<S>).fallback(not_a_post))
+        .route("/console/login", post(login::log_in::<S>).fallback(not_a_post))
+        .route("/console/logout", post(login::log_out::<S>).fallback(not_a_post))
         .fallback(unknown_path)
         // The last one is the first to see a request.
+        .layer(middleware::from_fn_with_state(Arc::clone(app), login::admit_cookie::<S>))
         .layer(origin::cors(app))
         .layer(middleware::from_fn_with_state(Arc::clone(app), origin::check_origin::<S>))
+        // Other sites may have links to the console.
+        .route("/", get(page::root).fallback(not_a_get))
+        .route("/console", get(page::root).fallback(not_a_get))
+        .route("/console/", get(page::index).fallback(not_a_get))
+        .route("/console/{file}", get(page::file).fallback(not_a_get))
         .layer(middleware::from_fn_with_state(Arc::clone(app), check_host::<S>))
         .layer(middleware::from_fn_with_state(Arc::clone(app), count::<S>))
         .with_state(state)
@@ -69,6 +78,10 @@ async fn unknown_path(uri: Uri) -> Problem {
 
 async fn other_method(method: Method) -> Response {
     wrong_method("GET, POST", format!("a call is a POST, or a GET for a query, but not a {method}"))
+}
+
+async fn not_a_post(method: Method) -> Response {
+    wrong_method("POST", format!("this is sent with POST, not with {method}"))
 }
 
 async fn not_a_get(method: Method) -> Response {

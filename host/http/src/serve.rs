@@ -31,6 +31,8 @@ use crate::app::App;
 use crate::auth::Authenticator;
 use crate::guard::Hosts;
 use crate::health::{Readiness, TypeWait};
+use crate::links::LoginLinks;
+use crate::login::cookie_name;
 use crate::openapi::DOCUMENTS;
 use crate::router::router;
 use crate::sent::Guarded;
@@ -90,6 +92,7 @@ pub struct HttpGateway {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<TlsAcceptor>,
+    links: Arc<LoginLinks>,
     settings: HttpSettings,
 }
 
@@ -112,7 +115,7 @@ impl HttpGateway {
             None => return Err(BindError::NoTls(address)),
         };
         let (listener, address) = listen(address, "http.listen").await?;
-        Ok(Self { listener, address, tls, settings })
+        Ok(Self { listener, address, tls, links: Arc::default(), settings })
     }
 
     /// The address that is listened on.
@@ -128,6 +131,12 @@ impl HttpGateway {
         format!("{scheme}://{}", self.address)
     }
 
+    /// Links with which people log in to the console.
+    #[must_use]
+    pub fn login_links(&self) -> &Arc<LoginLinks> {
+        &self.links
+    }
+
     /// Serves until `stop`. Then nothing more is accepted; requests in progress may end within `grace`, after half of
     /// which calls end with what is known about them.
     pub async fn run<S: Service>(
@@ -137,7 +146,7 @@ impl HttpGateway {
         stop: CancellationToken,
         grace: Duration,
     ) {
-        let Self { listener, address, tls, settings } = self;
+        let Self { listener, address, tls, links, settings } = self;
         let ending = CancellationToken::new();
         let sessions = Sessions::new(Arc::clone(&server), settings.clone(), ending.clone());
         let app = Arc::new(App {
@@ -146,6 +155,8 @@ impl HttpGateway {
             stop: stop.clone(),
             sessions,
             hosts: Hosts::new(address, &settings.hosts),
+            cookie: cookie_name(&server.cluster().to_string()),
+            links,
             readiness: probes.readiness,
             type_wait: probes.type_wait,
             stats: probes.stats,

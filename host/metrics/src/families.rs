@@ -289,7 +289,7 @@ pub(crate) fn durations(
             "ostraca_shard_pause",
             "Time for which a shard of the cluster was moving or had no live owner, according to the rows that this node saw.",
         ),
-        &stats.shard_pauses.distribution(),
+        &stats.shard_pauses.durations.distribution(),
     )?;
     page.histogram(
         seconds("ostraca_lease_slack", "What was left of the node's lease when it was renewed."),

@@ -31,6 +31,7 @@ use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
+use ostraca_http::LoginLinks;
 use ostraca_stats::Stats;
 use ostraca_store_sled::SledStore;
 use ostraca_trace::Tracer;
@@ -82,6 +83,7 @@ pub struct Node {
 struct HttpTask {
     address: SocketAddr,
     url: String,
+    links: Arc<LoginLinks>,
     /// Set when the node begins to stop: it is not ready any more.
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -199,6 +201,15 @@ impl Node {
     #[must_use]
     pub fn http_url(&self) -> Option<&str> {
         self.http.as_ref().map(|http| http.url.as_str())
+    }
+
+    /// A link with which the holder of this token opens the console, once, within an hour; `None` if the node has no HTTP
+    /// gateway. The token is not in it.
+    #[must_use]
+    pub fn console_link(&self, token: &str) -> Option<String> {
+        let http = self.http.as_ref()?;
+        // What follows the `#` is not sent to the node, so it is in no log.
+        Some(format!("{}/console/#link={}", http.url, http.links.add(token)))
     }
 
     /// The address of the node's metrics; `None` if it serves none.

@@ -8,7 +8,7 @@ use ostraca_store::StoreError;
 use tokio::sync::watch;
 
 use crate::failing::FailingEntities;
-use crate::{Histogram, HotEntity, HttpStats, Methods};
+use crate::{Histogram, HotEntity, HttpStats, Methods, ShardPauses};
 
 /// Shown by `status`. Counters only rise; gauges hold the state at each worker's last update.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Stats {
     /// Responses of the HTTP gateway.
     pub http: HttpStats,
     /// How long shards moved or had no live owner, according to this node's routes.
-    pub shard_pauses: Histogram,
+    pub shard_pauses: ShardPauses,
 }
 
 impl Default for Stats {
@@ -91,7 +91,7 @@ impl Stats {
             store_batches: Histogram::of_sizes(),
             store_syncs: Histogram::of_durations(),
             http: HttpStats::default(),
-            shard_pauses: Histogram::of_durations(),
+            shard_pauses: ShardPauses::default(),
         }
     }
 

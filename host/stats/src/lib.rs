@@ -13,6 +13,7 @@ mod histogram;
 mod hottest;
 mod http;
 mod methods;
+mod pauses;
 
 pub use counters::{Stats, WorkerGauges};
 pub use failing::{FailingEntities, FailingType, LastFailure};
@@ -20,3 +21,4 @@ pub use histogram::{DURATION_BOUNDS, Distribution, Histogram, SIZE_BOUNDS};
 pub use hottest::{HotEntity, TurnSample};
 pub use http::HttpStats;
 pub use methods::{Ending, Methods, OTHER, Work, WorkKey, WorkStats, WorkTotal};
+pub use pauses::{ShardPause, ShardPauses};

@@ -54,7 +54,9 @@ fn requests_about_the_cluster() {
         VariablesRequest { r#type: "t".into(), remove: Some(removed), ..Default::default() };
     for (request, golden) in [
         (Request::Nodes(NodesRequest {}), "3200"),
-        (Request::Shards(ShardsRequest {}), "3a00"),
+        (Request::Shards(ShardsRequest { first: 1, limit: 2 }), "3a0408011002"),
+        (Request::WhoAmI(WhoAmIRequest {}), "e20400"),
+        (Request::Pauses(PausesRequest {}), "ea0400"),
         (Request::Entities(entities), "420a0a017410021803220161"),
         (Request::Inspect(inspect), "4a080a01741201691801"),
         (Request::Drain(DrainRequest { node: "n".into(), undo: true }), "52050a016e1001"),
@@ -424,6 +426,21 @@ fn responses_about_the_cluster() {
                 "0801da04430a390a016e10011a050a0161100222170a01741201771a016d20012802300338044202",
                 "050648072a08000000000000e03f32080a0174120169180112060a016f120172",
             ),
+        ),
+        (
+            Response::WhoAmI(WhoAmI {
+                principal: "a".into(),
+                roles: vec!["b".into()],
+                everywhere: vec!["c".into()],
+                types: vec![TypePermissions { r#type: "t".into(), permissions: vec!["d".into()] }],
+            }),
+            "0801e204110a01611201621a016322060a0174120164",
+        ),
+        (
+            Response::Pauses(Pauses {
+                pauses: vec![ShardPause { shard: 1, unix_ms: 2, duration_us: 3, fail_over: true }],
+            }),
+            "0801ea040a0a080801100218032001",
         ),
         (
             Response::Variables(Variables { variables: vec![variable()], deployed: true }),

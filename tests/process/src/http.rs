@@ -115,14 +115,12 @@ impl HttpCaller {
     }
 }
 
-/// Sets a policy by which the holder of the returned token, `web`, may call entities. `authority` is the directory of
-/// the cluster's authority.
+/// Sets a policy by which the holder of the returned token, `web`, may call entities.
 ///
 /// # Errors
 /// The program's or the node's error.
 pub async fn web_token(admin: &Client, home: &NodeDir) -> Result<String> {
-    let authority = home.dir().join("ca");
-    let issuer = output(&["token", "key", "--ca"], &authority)?;
+    let (issuer, token) = issue_token(home, "web")?;
     let grant = |principal: &str, role: &str| {
         format!("[[grants]]\nprincipals = [\"{principal}\"]\nroles = [\"{role}\"]\n")
     };
@@ -130,7 +128,19 @@ pub async fn web_token(admin: &Client, home: &NodeDir) -> Result<String> {
     let text = format!("{admins}{}{issuer}", grant("token/ostraca/web", "client"));
     let request = PolicyRequest { text: Some(text), ..PolicyRequest::default() };
     admin.policy(request).await.context("set the policy")?;
-    Ok(output(&["token", "issue", "web", "--ca"], &authority)?.trim().to_owned())
+    Ok(token)
+}
+
+/// The section of the policy with the cluster's own issuer, and a token of it for this holder. `home` has the cluster's
+/// authority.
+///
+/// # Errors
+/// The program's error.
+pub fn issue_token(home: &NodeDir, holder: &str) -> Result<(String, String)> {
+    let authority = home.dir().join("ca");
+    let issuer = output(&["token", "key", "--ca"], &authority)?;
+    let token = output(&["token", "issue", holder, "--ca"], &authority)?;
+    Ok((issuer, token.trim().to_owned()))
 }
 
 fn output(arguments: &[&str], last: &Path) -> Result<String> {

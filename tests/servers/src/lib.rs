@@ -3,6 +3,7 @@
 //! has no API server.
 #![allow(clippy::missing_panics_doc, reason = "a test that lacks its server fails by panicking")]
 
+pub mod browser;
 pub mod certificates;
 mod clock;
 pub mod disk;

@@ -89,6 +89,8 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::Backup, "backup||"),
         (Op::Status, "nothing"),
         (Op::Figures, "nothing"),
+        (Op::WhoAmI, "nothing"),
+        (Op::Pauses, "nothing"),
     ] {
         assert_eq!(text(&request), expected, "{request:?}");
     }

@@ -3,7 +3,7 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    PolicyRequest, RevocationsRequest, UndeployRequest, Variable, VariablesRequest,
+    PolicyRequest, RevocationsRequest, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -143,7 +143,9 @@ fn each_request_is_for_exactly_these_roles() {
         ("node", AdminOperation::Node, "odcvOsn"),
         ("nodes", AdminOperation::Nodes, "odcvOsn"),
         ("status", AdminOperation::Status, "odvn"),
-        ("shards", AdminOperation::Shards, "odvn"),
+        ("shards", AdminOperation::Shards(ShardsRequest::default()), "odvn"),
+        ("pauses", AdminOperation::Pauses, "odvn"),
+        ("who am I", AdminOperation::WhoAmI, "odcvOs-n"),
         ("figures", AdminOperation::Figures, "odvn"),
         ("events", AdminOperation::Events(EventsRequest::default()), "odvn"),
         ("plan of a rebalance", AdminOperation::RebalancePlan, "odvn"),
@@ -209,7 +211,12 @@ fn a_refusal_names_what_is_missing_and_the_roles() {
 #[test]
 fn only_requests_without_data_are_judged_by_old_rows() {
     assert!(is_diagnostic(&AdminOperation::Status) && is_diagnostic(&AdminOperation::Node));
-    for other in [deploy("cart"), policy(None), entities(""), AdminOperation::Shards] {
+    for other in [
+        deploy("cart"),
+        policy(None),
+        entities(""),
+        AdminOperation::Shards(ShardsRequest::default()),
+    ] {
         assert!(!is_diagnostic(&other), "{other:?}");
     }
 }

@@ -114,16 +114,21 @@ pub(super) fn remember(data: &Path, node: &Node) {
     }
 }
 
-/// Prints how to use the gateway.
+/// Prints how to use the gateway, and a link to the console.
 pub(super) fn greet(data: &Path, node: &Node, token: &DevToken) {
     let Some(url) = node.http_url() else { return };
     if let Some(note) = &token.note {
         output::line(note);
     }
-    let token = data.join(TOKEN);
+    let path = data.join(TOKEN);
     output::line(&format!("HTTP gateway at {url}, as in"));
     output::line(&format!(
         "  curl -H \"Authorization: Bearer $(cat {})\" {url}/v1/default/TYPE/ID/call/METHOD",
-        token.display()
+        path.display()
     ));
+    let link = std::fs::read_to_string(&path).ok().and_then(|it| node.console_link(it.trim()));
+    output::line(&match link {
+        Some(link) => format!("console, with a link that works once: {link}"),
+        None => format!("console at {url}/console/"),
+    });
 }

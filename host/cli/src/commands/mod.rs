@@ -57,3 +57,4 @@ pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
 pub(crate) mod undeploy;
 pub(crate) mod variables;
 pub(crate) mod watch;
+pub(crate) mod whoami;

@@ -41,7 +41,7 @@ section! {
         }
         WRONG_ORIGIN = "wrong-origin" {
             retry: No,
-            happened: "An HTTP request comes from a web page whose origin is neither the gateway's own nor in the policy's `web-origins`.",
+            happened: "An HTTP request comes from a web page whose origin is neither the gateway's own nor in the policy's `web-origins`; or one with the console's log-in from another page than the gateway's own.",
             help: "If the page may call entities, add its origin to `web-origins` (`ostraca policy set`).",
         }
         INVALID_HEADER = "invalid-header" {

@@ -232,8 +232,9 @@ impl Node {
                 async move { drop(types.wait(&name, TYPE_TIMEOUT).await) }.boxed()
             });
             let probes = Probes { readiness, type_wait, stats: basis.stats.clone() };
+            let links = http.login_links().clone();
             let running = http.run(network.server.clone(), probes, stop.clone(), HTTP_GRACE);
-            HttpTask { address, url, leaving, stop, task: tokio::spawn(running) }
+            HttpTask { address, url, links, leaving, stop, task: tokio::spawn(running) }
         });
         Ok(Self {
             http,

@@ -8,7 +8,7 @@ use super::*;
 
 /// The roles of the holders of tokens, by name, and what each may do: send commands and queries, follow channels, and
 /// see the description of the type.
-const ROLES: [(&str, &str, &str); 7] = [
+pub(super) const ROLES: [(&str, &str, &str); 7] = [
     ("operator", "roles = [\"operator\"]", "cqfo"),
     ("deployer", "roles = [\"deployer\"]", "o"),
     ("client", "roles = [\"client\"]", "cqfo"),
@@ -18,7 +18,7 @@ const ROLES: [(&str, &str, &str); 7] = [
     ("nobody", "", ""),
 ];
 
-fn policy(gateway: &Gateway) -> String {
+pub(super) fn policy(gateway: &Gateway) -> String {
     let jwks = signing_key(&gateway.cluster.ca).expect("a key").jwks();
     let mut text = format!(
         "[issuers.ostraca]\nissuer = \"ostraca\"\njwks = '''{jwks}'''\n\

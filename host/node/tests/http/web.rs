@@ -9,14 +9,20 @@ const ADD: &str = "/v1/default/counter/alice/call/add";
 
 impl Gateway {
     /// Puts lines before and after the policy.
-    async fn extend_policy(&self, before: &str, after: &str) {
+    pub(super) async fn extend_policy(&self, before: &str, after: &str) {
         let shown = self.admin.policy(PolicyRequest::default()).await.expect("a policy").text;
         let text = Some(format!("{before}\n{shown}\n{after}"));
         let request = PolicyRequest { text, ..PolicyRequest::default() };
         self.admin.policy(request).await.expect("a policy");
     }
 
-    async fn by_page(&self, method: &str, path: &str, origin: &str, more: &str) -> Response {
+    pub(super) async fn by_page(
+        &self,
+        method: &str,
+        path: &str,
+        origin: &str,
+        more: &str,
+    ) -> Response {
         let token = self.token("web", 3_600);
         let headers = format!(
             "origin: {origin}\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n{more}"

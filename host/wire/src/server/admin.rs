@@ -4,6 +4,7 @@
 //! Streamed responses ([`AdminOutput::Updates`]) are sent as they are produced, until the service drops its
 //! sender, the client stops reading, or the node stops. None of these events cancels the operation.
 
+mod local;
 mod upload;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::admin_request::Request;
 use crate::proto::admin_response::Response;
 use crate::proto::{self, AdminRequest, AdminResponse, Problem};
+pub use local::LocalAnswer;
 use upload::receive;
 pub use upload::{Upload, UploadPermit};
 
@@ -67,7 +69,7 @@ pub enum AdminOperation {
     /// List the nodes with their status.
     Nodes,
     /// List the shards with their owners.
-    Shards,
+    Shards(proto::ShardsRequest),
     /// List one page of entities; `limit` is 1 to 1,000.
     Entities(proto::EntitiesRequest),
     /// Show the state of one entity.
@@ -110,6 +112,10 @@ pub enum AdminOperation {
     RebalancePlan,
     /// Ask all live nodes what they have done.
     Figures,
+    /// Show what the sender may do.
+    WhoAmI,
+    /// List the latest pauses of shards.
+    Pauses,
     /// Rebalance now.
     Rebalance,
     /// Read the node's events.
@@ -159,6 +165,10 @@ pub enum AdminOutput {
     Audit(Vec<proto::AuditEntry>),
     /// What all nodes have done; one frame for each.
     Figures(proto::Figures),
+    /// What the sender may do.
+    WhoAmI(proto::WhoAmI),
+    /// The latest pauses of shards.
+    Pauses(proto::Pauses),
     /// The authorities, and what the nodes present.
     Authorities(proto::Authorities),
     /// All that is revoked; sent in pages.
@@ -219,38 +229,8 @@ pub(super) async fn serve<S: Service>(
                 }
             }
         }
-        Some(Request::Deployments(request)) => {
-            let kind = request.r#type;
-            Ok(AdminOperation::Deployments((!kind.is_empty()).then_some(kind)))
-        }
-        Some(Request::Activate(request)) => activate(request),
-        Some(Request::Methods(request)) => methods(request),
-        Some(Request::Status(_)) => Ok(AdminOperation::Status),
-        Some(Request::Node(_)) => Ok(AdminOperation::Node),
-        Some(Request::Nodes(_)) => Ok(AdminOperation::Nodes),
-        Some(Request::Shards(_)) => Ok(AdminOperation::Shards),
-        Some(Request::Entities(request)) => entities(request),
-        Some(Request::Inspect(request)) => inspect(request),
-        Some(Request::DeadLetters(request)) => dead_letters(request),
-        Some(Request::Drain(request)) => drain(request),
-        Some(Request::Forget(request)) => {
-            node_name(request.node).map(|node| AdminOperation::Forget { node })
-        }
-        Some(Request::Undeploy(request)) => undeploy(request),
-        Some(Request::Export(request)) => export(request),
-        Some(Request::Backup(_)) => Ok(AdminOperation::Backup),
-        Some(Request::MoveShards(request)) => Ok(AdminOperation::MoveShards(request)),
-        Some(Request::Cluster(request)) => cluster(request),
-        Some(Request::Policy(request)) => Ok(AdminOperation::Policy(request)),
-        Some(Request::Revocations(request)) => revocations(request),
-        Some(Request::Variables(request)) => variables(request),
-        Some(Request::Audit(request)) => Ok(AdminOperation::Audit(request)),
-        Some(Request::Figures(_)) => Ok(AdminOperation::Figures),
-        Some(Request::Authorities(request)) => authorities(request),
-        Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
-        Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
-        Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
-        None => Err(problem(codes::UNKNOWN_REQUEST, "the node does not support this request")),
+        Some(request) => operation(request),
+        None => Err(unknown_request()),
     };
     let answer = match admin {
         // Stop compiling for a client that has gone; deploys are idempotent.
@@ -262,6 +242,50 @@ pub(super) async fn serve<S: Service>(
         Err(problem) => Err(problem),
     };
     answer_with(shared, peer, answer, reader, writer).await
+}
+
+/// A request, if it is valid. A deployment's component follows its request, so it is none of these.
+fn operation(request: Request) -> Result<AdminOperation, Problem> {
+    match request {
+        Request::Deploy(_) => Err(unknown_request()),
+        Request::Deployments(request) => {
+            let kind = request.r#type;
+            Ok(AdminOperation::Deployments((!kind.is_empty()).then_some(kind)))
+        }
+        Request::Activate(request) => activate(request),
+        Request::Methods(request) => methods(request),
+        Request::Status(_) => Ok(AdminOperation::Status),
+        Request::Node(_) => Ok(AdminOperation::Node),
+        Request::Nodes(_) => Ok(AdminOperation::Nodes),
+        Request::Shards(request) => Ok(AdminOperation::Shards(request)),
+        Request::Entities(request) => entities(request),
+        Request::Inspect(request) => inspect(request),
+        Request::DeadLetters(request) => dead_letters(request),
+        Request::Drain(request) => drain(request),
+        Request::Forget(request) => {
+            node_name(request.node).map(|node| AdminOperation::Forget { node })
+        }
+        Request::Undeploy(request) => undeploy(request),
+        Request::Export(request) => export(request),
+        Request::Backup(_) => Ok(AdminOperation::Backup),
+        Request::MoveShards(request) => Ok(AdminOperation::MoveShards(request)),
+        Request::Cluster(request) => cluster(request),
+        Request::Policy(request) => Ok(AdminOperation::Policy(request)),
+        Request::Revocations(request) => revocations(request),
+        Request::Variables(request) => variables(request),
+        Request::Audit(request) => Ok(AdminOperation::Audit(request)),
+        Request::Figures(_) => Ok(AdminOperation::Figures),
+        Request::WhoAmI(_) => Ok(AdminOperation::WhoAmI),
+        Request::Pauses(_) => Ok(AdminOperation::Pauses),
+        Request::Authorities(request) => authorities(request),
+        Request::Rebalance(request) if request.dry_run => Ok(AdminOperation::RebalancePlan),
+        Request::Rebalance(_) => Ok(AdminOperation::Rebalance),
+        Request::Events(request) => Ok(AdminOperation::Events(request)),
+    }
+}
+
+fn unknown_request() -> Problem {
+    problem(codes::UNKNOWN_REQUEST, "the node does not support this request")
 }
 
 async fn answer_with<S: Service>(
@@ -477,15 +501,7 @@ async fn grow<S>(
             () = writer.taken() => return Ok(()),
             part = parts.recv() => part,
         };
-        let response = part.map(|part| match part {
-            Ok(AdminUpdate::Drain(progress)) => Response::Drain(progress),
-            Ok(AdminUpdate::Rebalance(progress)) => Response::Rebalance(progress),
-            Ok(AdminUpdate::Events(events)) => Response::Events(events),
-            Ok(AdminUpdate::Backup(part)) => Response::Backup(part),
-            Err(problem) => Response::Problem(problem),
-        });
-        let more = !matches!(response, None | Some(Response::Problem(_)));
-        let frame = fitting(AdminResponse { more, response }, most);
+        let frame = fitting(update(part), most);
         let last = !frame.more;
         writer.put(&frame);
         // A client that does not read must not keep the node from stopping.
@@ -499,6 +515,19 @@ async fn grow<S>(
             return Ok(());
         }
     }
+}
+
+/// The frame of an update; the last one if there is none.
+fn update(part: Option<Result<AdminUpdate, Problem>>) -> AdminResponse {
+    let response = part.map(|part| match part {
+        Ok(AdminUpdate::Drain(progress)) => Response::Drain(progress),
+        Ok(AdminUpdate::Rebalance(progress)) => Response::Rebalance(progress),
+        Ok(AdminUpdate::Events(events)) => Response::Events(events),
+        Ok(AdminUpdate::Backup(part)) => Response::Backup(part),
+        Err(problem) => Response::Problem(problem),
+    });
+    let more = !matches!(response, None | Some(Response::Problem(_)));
+    AdminResponse { more, response }
 }
 
 /// Returns the frame if it is within the client's limit, else a refusal that is.
@@ -581,6 +610,8 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
             })
         }
         Ok(AdminOutput::Figures(all)) => figures(all),
+        Ok(AdminOutput::WhoAmI(known)) => one(Response::WhoAmI(known)),
+        Ok(AdminOutput::Pauses(pauses)) => one(Response::Pauses(pauses)),
         Ok(AdminOutput::Revocations(all)) => pages(&all, most, |revocations| {
             Response::Revocations(proto::Revocations { revocations })
         }),

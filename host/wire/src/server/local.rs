@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::message_stream::{IncomingMessage, LocalReceiver, LocalReplies, local_replies};
 use crate::proto::{self, Envelope};
 use crate::validate;
-use ostraca_core::ids::ScopedSessionId;
+use ostraca_core::ids::{ClusterId, ScopedSessionId};
 
 /// A session whose messages come from this process.
 pub struct LocalSession<S> {
@@ -33,6 +33,12 @@ impl<S: Service> Server<S> {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
+    }
+
+    /// The cluster that the node belongs to.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.shared.trust.borrow().cluster
     }
 
     /// What answers clients.

@@ -8,6 +8,7 @@
 mod admin;
 mod connection;
 mod connection_guard;
+pub mod json;
 mod local;
 mod log_throttle;
 mod peers;
@@ -30,7 +31,9 @@ use tracing::debug;
 
 pub use subscription::SubscriptionEvent;
 
-pub use admin::{AdminOperation, AdminOutput, AdminUpdate, Upload, UploadPermit, update_channel};
+pub use admin::{
+    AdminOperation, AdminOutput, AdminUpdate, LocalAnswer, Upload, UploadPermit, update_channel,
+};
 
 pub use crate::budget::{Account, BudgetExceeded, Charge};
 pub use crate::message_stream::{IncomingMessage, LocalReceiver, LocalReply, Ticket};
