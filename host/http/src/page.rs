@@ -42,7 +42,6 @@ pub(crate) async fn file(
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     let known = headers.get_all(IF_NONE_MATCH).iter().any(|it| it.as_bytes() == tag.as_bytes());
