@@ -378,3 +378,5 @@ try {
 } finally {
   await browser.close();
 }
+// The pipe to the test would keep it running.
+process.exit(0);
