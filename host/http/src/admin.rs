@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -19,6 +20,7 @@ use tokio::time::sleep;
 use crate::app::App;
 use crate::calls::JSON;
 use crate::problem::Problem;
+use crate::sent::SentBytes;
 use crate::stream::{KEEP_ALIVE, ResponseStream};
 
 /// The requests that are served over HTTP.
@@ -70,7 +72,9 @@ pub(crate) async fn ask<S: Service>(
             (CACHE_CONTROL, "no-store"),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         ];
-        return Ok((fields, line(&frame)).into_response());
+        // It counts as one of the principal's requests, and towards its budget, until it is handed to the connection.
+        let body = SentBytes::new(line(&frame).into(), (answer, place.permit));
+        return Ok((fields, Body::new(body)).into_response());
     }
     let stop = app.stop.clone();
     let (stream, response) = ResponseStream::open(app, headers, place, "application/x-ndjson");
