@@ -23,7 +23,6 @@ export class Live extends EventTarget {
   /** By node: the rates between the last two answers. */
   rates = new Map();
   hottest = [];
-  unresponsive = [];
   /** From shard 1 at index 0: {owner, state, epoch, target}. */
   shards = [];
   /** Oldest first. */
@@ -123,17 +122,15 @@ export class Live extends EventTarget {
     if (!this.mayView) return;
     const frames = await askAll("figures", {}, this.#stop.signal);
     const nodes = frames.flatMap((frame) => frame.figures?.nodes ?? []);
-    this.unresponsive = frames.flatMap((frame) => frame.figures?.unresponsive ?? []);
     const hottest = [];
     for (const node of nodes) {
       const metric = (name) => number(node.metrics?.[name]);
-      const now = { uptime: number(node.uptimeMs), messages: metric("messages"), failed: metric("messages_failed"), turns: metric("turns") };
+      const now = { uptime: number(node.uptimeMs), messages: metric("messages"), turns: metric("turns") };
       const before = this.#figures.get(node.node);
       const seconds = before && now.uptime > before.uptime ? (now.uptime - before.uptime) / 1000 : 0;
       const of = (name) => (seconds > 0 ? (now[name] - before[name]) / seconds : undefined);
       this.rates.set(node.node, {
-        messages: of("messages"), failed: of("failed"), turns: of("turns"),
-        live: metric("live_instances"), queued: metric("queued_messages"), memory: metric("live_memory_bytes"),
+        messages: of("messages"), turns: of("turns"), live: metric("live_instances"), memory: metric("live_memory_bytes"),
       });
       if (seconds >= 1 || !before) this.#figures.set(node.node, now);
       hottest.push(...(node.hottest ?? []));

@@ -2,7 +2,7 @@
 
 import { foreign, h, setText, show } from "./dom.js";
 import { count, duration, number, time } from "./format.js";
-import { drawPlot } from "./pause-plot.js";
+import { pausePlot } from "./pause-plot.js";
 import { Rows } from "./rows.js";
 
 const CAUSES = new Set(["node-dead", "node-left", "node-joined", "drain-started", "drain-cancelled", "manager-changed", "hand-off-failed", "shard-escalated"]);
@@ -23,7 +23,7 @@ export function movesView(live, main) {
   const soon = () => {
     if (pending === 0) pending = setTimeout(draw, 200);
   };
-  const drawPauses = () => drawPlot(plot, live.pauses);
+  const drawPauses = () => show(plot, pausePlot(live.pauses));
   show(main, h("h1", null, "Moves"), h("h2", null, "Pauses"), plot, h("h2", null, "History"), total, rows.element);
   drawPauses();
   draw();

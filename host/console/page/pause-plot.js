@@ -1,13 +1,13 @@
 // How long shards paused, over time.
 
-import { h, show, svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 import { count, duration, number, time } from "./format.js";
 
 const WIDTH = 720;
 const HEIGHT = 220;
 const LEFT = 56;
 const BOTTOM = 24;
-/** From 0.1 ms to 100 s. */
+/** In milliseconds. */
 const DECADES = [0.1, 1, 10, 100, 1000, 10000, 100000];
 
 export function pausePlot(pauses) {
@@ -42,8 +42,4 @@ function summary(pauses) {
     return `${count(sorted.length)} ${name} (median ${at(0.5)}, 99 % within ${at(0.99)}, longest ${at(1)})`;
   });
   return `Pauses of shards as this node saw them: ${parts.join("; ")}.`;
-}
-
-export function drawPlot(element, pauses) {
-  show(element, pausePlot(pauses));
 }

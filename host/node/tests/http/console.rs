@@ -238,7 +238,6 @@ async fn followed_events_end_when_the_token_is_revoked() {
     stream.write_all(request.as_bytes()).await.expect("sent");
     let first = until_line(&mut stream, "shard-assigned").await;
     assert!(first.contains("application/x-ndjson"), "{first}");
-    gateway.admin.drain("n1", true).await.expect("asked");
     let revoke = vec!["token-id/ostraca/id-op".to_owned()];
     let request = RevocationsRequest { revoke, ..RevocationsRequest::default() };
     gateway.admin.revocations(request).await.expect("revoked");
