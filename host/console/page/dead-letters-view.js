@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { entityLink } from "./cluster-view.js";
 import { foreign, h, setText, show, table } from "./dom.js";
 import { bytes, count, time } from "./format.js";
+import { TypeChoice } from "./type-choice.js";
 
 const PAGE = 100;
 
@@ -12,7 +13,7 @@ export function deadLettersView(live, main, report) {
   const list = h("div");
   const status = h("p", { class: "muted", role: "status" });
   const next = h("button", { type: "button", hidden: true, onclick: () => read(cursor) }, "Next page");
-  const type = h("select", { onchange: () => read("") });
+  const type = new TypeChoice(live, () => read(""));
   let cursor = "";
 
   const read = async (from) => {
@@ -33,19 +34,9 @@ export function deadLettersView(live, main, report) {
     }
   };
 
-  const drawTypes = () => {
-    const names = (live.me?.types ?? []).map((it) => it.type);
-    const text = names.join("\n");
-    if (text === type.dataset.names) return;
-    type.dataset.names = text;
-    const chosen = type.value;
-    show(type, live.mayView ? h("option", { value: "" }, "all types") : [], names.map((it) => h("option", { value: it, selected: it === chosen }, it)));
-    read("");
-  };
-
   show(main, h("h1", null, "Dead letters"),
-    h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); read(""); } }, h("label", null, "Senders of type ", type), h("button", { type: "submit" }, "Read again")),
+    h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); read(""); } }, h("label", null, "Senders of type ", type.element), h("button", { type: "submit" }, "Read again")),
     status, list, next);
-  drawTypes();
-  return { access: drawTypes, close: () => abort.abort() };
+  type.draw();
+  return { access: () => type.draw(), close: () => abort.abort() };
 }

@@ -5,13 +5,14 @@ import { entityLink } from "./cluster-view.js";
 import { foreign, h, setText, show } from "./dom.js";
 import { bytes, count } from "./format.js";
 import { Rows } from "./rows.js";
+import { TypeChoice } from "./type-choice.js";
 
 const PAGE = 500;
 
 export function entitiesView(live, main, report) {
   let cursor;
   let reading = null;
-  const type = h("select", { name: "type" }, h("option", { value: "" }, "all types"));
+  const type = new TypeChoice(live, () => begin());
   const id = h("input", { name: "id", placeholder: "id", autocomplete: "off", "aria-label": "Id of the entity" });
   const shard = h("input", { name: "shard", type: "number", min: "1", placeholder: "all", autocomplete: "off" });
   const total = h("p", { class: "muted", role: "status", id: "entities-total" });
@@ -51,17 +52,6 @@ export function entitiesView(live, main, report) {
     }
   };
 
-  const drawTypes = () => {
-    const names = (live.me?.types ?? []).map((it) => it.type);
-    const chosen = type.value;
-    if (names.join("\n") === type.dataset.names) return;
-    type.dataset.names = names.join("\n");
-    // Without a role on all types, one must be chosen.
-    const all = live.mayView ? [h("option", { value: "" }, "all types")] : [];
-    show(type, all, names.map((it) => h("option", { value: it, selected: it === chosen }, it)));
-    if (cursor === undefined && reading === null) begin();
-  };
-
   const form = h("form", {
     class: "filters",
     onsubmit: (event) => {
@@ -71,13 +61,12 @@ export function entitiesView(live, main, report) {
       else begin();
     },
     onchange: (event) => {
-      if (event.target !== id) begin();
+      if (event.target === shard) begin();
     },
   },
-  h("label", null, "Type ", type), h("label", null, "Shard ", shard),
+  h("label", null, "Type ", type.element), h("label", null, "Shard ", shard),
   h("label", null, "Open ", id), h("button", { type: "submit" }, "Show"));
-  drawTypes();
   show(main, h("h1", null, "Entities"), form, total, rows.element);
-  if (reading === null && cursor === undefined) begin();
-  return { access: drawTypes, close: () => reading?.abort() };
+  type.draw();
+  return { access: () => type.draw(), close: () => reading?.abort() };
 }

@@ -46,6 +46,7 @@ pub const FILES: &[File] = files![
     "send-form.js"
     "shard-map.js"
     "style.css"
+    "type-choice.js"
     "types-view.js"
 ];
 
