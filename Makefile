@@ -6,6 +6,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 RUST = 1.95
 WASM = wasm32-unknown-unknown wasm32-wasip2
+PROGRAMS = ostraca-process-tests/programs
 
 .PHONY: help setup demo test lint doc bench soak fuzz mutants
 
@@ -41,21 +42,20 @@ setup:
 
 demo: setup
 	@echo 'demo: building the nodes and the demo (the first time 6 to 8 minutes on two processors, then seconds)'
-	@$(CARGO) build --package ostraca --package ostraca-process-tests --bins
+	@$(CARGO) build --package ostraca --package ostraca-process-tests --features $(PROGRAMS) --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/debug/demo"
 
-# Many tests wait most of the time, so more of them run at once than there are processors.
 test: setup
 	@echo 'test: building everything (the first time about 20 minutes on two processors)'
 	@$(CARGO) test --workspace --no-run --quiet
 	@echo 'test: running every test (20 to 30 minutes on two processors)'
-	@OSTRACA_BUILT=1 RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(( $$(nproc) * 2 ))} $(CARGO) test --workspace --no-fail-fast
+	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/debug/suites"
 
 lint: setup
 	@echo 'lint: formatting'
 	@$(CARGO) fmt --all --check
 	@echo 'lint: clippy (the first time about 5 minutes on two processors)'
-	@$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@$(CARGO) clippy --workspace --all-targets --features $(PROGRAMS) -- -D warnings
 	@echo 'lint: the client as an application builds it, without the server half of the protocol'
 	@$(CARGO) clippy --package ostraca-client -- -D warnings
 	@echo 'lint: documentation'
@@ -73,7 +73,7 @@ doc: setup
 
 bench: setup
 	@echo 'bench: a release build (the first time about 8 minutes on two processors), then about 6 minutes of measuring'
-	@$(CARGO) build --release --package ostraca --package ostraca-process-tests --bins
+	@$(CARGO) build --release --package ostraca --package ostraca-process-tests --features $(PROGRAMS) --bins
 	@OSTRACA_BUILT=1 "$(CARGO_TARGET_DIR)/release/bench"
 
 SOAK ?= $(CARGO_TARGET_DIR)/soak
@@ -87,7 +87,7 @@ soak: setup
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
 	@REMEMBERED=$${REMEMBERED:-20000} LIVE=$${LIVE:-7000} $(CARGO) test --release --package ostraca-process-tests --test remembered -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} TRANSFERS=$${TRANSFERS:-100000} $(CARGO) test --release --package ostraca-process-tests --test bank -- --nocapture
-	@SOAK=$(SOAK) ROUNDS=$${PATRONI:-10} $(CARGO) run --release --package ostraca-process-tests --bin patroni
+	@SOAK=$(SOAK) ROUNDS=$${PATRONI:-10} $(CARGO) run --release --package ostraca-process-tests --features $(PROGRAMS) --bin patroni
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test cluster_attacks -- --nocapture --test-threads 1
 

@@ -123,6 +123,8 @@ pub(crate) enum Command {
     Undeploy(Undeploy),
     /// List a type's methods
     Methods(Methods),
+    /// Write a type's methods as typed calls in TypeScript, Python or Rust
+    Client(TypedClient),
     /// Send a message to an entity and print the result
     Send(Send),
     /// Send a command and print only whether it was committed
@@ -643,6 +645,30 @@ pub(crate) struct Methods {
     /// The entity type
     #[arg(value_name = "TYPE")]
     pub(crate) entity_type: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TypedClient {
+    /// The entity type
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+    /// The language
+    #[arg(long = "lang", value_name = "LANG", value_enum)]
+    pub(crate) language: ClientLanguage,
+    /// The file to write [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// The language of typed calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClientLanguage {
+    /// TypeScript, for the package in clients/typescript
+    Ts,
+    /// Python, for the package in clients/python
+    Python,
+    /// Rust, for the crate ostraca-client
+    Rust,
 }
 
 #[derive(Debug, clap::Args)]

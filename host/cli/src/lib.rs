@@ -12,7 +12,6 @@ mod logging;
 mod output;
 mod project;
 mod quote;
-mod schema;
 mod usage;
 
 use std::process::ExitCode;
@@ -80,6 +79,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         }
         Command::Rollback(it) => commands::activate::run(global, &it.entity_type, None, None).await,
         Command::Deployments(it) => commands::deployments::run(global, &it).await,
+        Command::Client(it) => commands::client::run(global, &it).await,
         Command::Methods(it) => commands::methods::run(global, &it).await,
         Command::Send(it) => commands::send::run(global, &it).await,
         Command::Tell(it) => commands::tell::run(global, &it).await,

@@ -110,7 +110,6 @@ pub mod ledger;
 mod profile;
 mod session;
 mod subscription;
-#[cfg(feature = "sdk")]
 mod typed;
 
 pub use admin::{AdminError, Update, Updates};
@@ -134,5 +133,4 @@ pub use ostraca_wire::proto::{
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};
 pub use subscription::{ChannelEvent, ChannelItem, SubscribeError, SubscribeFrom, Subscription};
-#[cfg(feature = "sdk")]
 pub use typed::InvokeError;

@@ -52,7 +52,7 @@ async fn a_typed_call_sends_its_method_and_decodes_the_result() {
         assert_eq!(seen.body.as_ref(), b"{\"by\":5}");
         let wrong = session.invoke(&Counter::at("alice").get(), &options).await;
         assert!(
-            matches!(wrong, Err(InvokeError::InvalidResult { method: "get", .. })),
+            matches!(&wrong, Err(InvokeError::InvalidResult { method, .. }) if &**method == "get"),
             "{wrong:?}"
         );
         assert_eq!(node.seen.lock().expect("seen")[1].kind(), MessageKind::Query);

@@ -32,6 +32,8 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("ostraca-timeout");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// The kind that the caller takes the method for.
+pub(crate) const KIND: HeaderName = HeaderName::from_static("ostraca-kind");
 /// Names the request, so that it can be sent again.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of such a name, in bytes.
@@ -61,7 +63,7 @@ pub(crate) async fn call_entity<S: Service>(
     let [traceparent, tracestate] =
         [&TRACEPARENT, &TRACESTATE].map(|name| passed_on(request.headers(), name));
     let (kind, body) = match *request.method() {
-        Method::POST => (MessageKind::Unspecified, app.body(request, &place.bodies).await?),
+        Method::POST => (kind(request.headers())?, app.body(request, &place.bodies).await?),
         // Whatever else is routed here, such as HEAD, must not change anything.
         _ => (MessageKind::Query, arguments(request.uri())?),
     };
@@ -202,6 +204,19 @@ fn arguments(uri: &Uri) -> Result<Bytes, Problem> {
             .help("the only parameter is `args`, with the arguments as JSON")
     })?;
     Ok(args.into())
+}
+
+/// The kind that the method must have; any, if the request does not say.
+fn kind(headers: &HeaderMap) -> Result<MessageKind, Problem> {
+    match headers.get(KIND).map(HeaderValue::as_bytes) {
+        None => Ok(MessageKind::Unspecified),
+        Some(b"command") => Ok(MessageKind::Command),
+        Some(b"query") => Ok(MessageKind::Query),
+        Some(_) => {
+            let text = "`ostraca-kind` must be `command` or `query`";
+            Err(Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_HEADER, text))
+        }
+    }
 }
 
 /// The request's idempotency key, with or without the quotes of a structured header (RFC 8941).

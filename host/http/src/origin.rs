@@ -20,7 +20,7 @@ use ostraca_wire::server::Service;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::app::App;
-use crate::calls::{IDEMPOTENCY_KEY, TIMEOUT, TRACEPARENT, TRACESTATE};
+use crate::calls::{IDEMPOTENCY_KEY, KIND, TIMEOUT, TRACEPARENT, TRACESTATE};
 use crate::channels::LAST_EVENT_ID;
 use crate::problem::{ERROR_CODE, MESSAGE_ID, OUTCOME, Problem, VERSION, wrong_method};
 
@@ -43,6 +43,7 @@ pub(crate) fn cors<S: Service>(app: &Arc<App<S>>) -> CorsLayer {
             AUTHORIZATION,
             CONTENT_TYPE,
             IDEMPOTENCY_KEY,
+            KIND,
             TIMEOUT,
             LAST_EVENT_ID,
             TRACEPARENT,

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::find_or_install;
 use crate::python::on_path;
+use crate::{find_or_install, installing};
 
 /// The oldest Node.js that the scripts run on.
 const NODE: u32 = 20;
@@ -33,22 +33,17 @@ pub fn node_and_npm() -> (PathBuf, PathBuf) {
     found
 }
 
-/// Copies the files of a folder to `dir`, and installs there what its `package-lock.json` names.
+/// Copies a folder to `dir`, and installs there what its `package-lock.json` names.
 pub fn install_from_npm(folder: &Path, dir: &Path) {
-    std::fs::create_dir_all(dir).expect("a directory");
+    let (_, npm) = node_and_npm();
+    let _one = installing();
+    copy(folder, dir);
     let lock = std::fs::read(folder.join("package-lock.json")).expect("a lock file");
     // Written last.
     let installed = dir.join("installed-lock.json");
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_file() {
-            std::fs::copy(&path, dir.join(path.file_name().expect("a name"))).expect("copied");
-        }
-    }
     if std::fs::read(&installed).is_ok_and(|known| known == lock) {
         return;
     }
-    let (_, npm) = node_and_npm();
     let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
     let output = Command::new(npm).current_dir(dir).args(arguments).output().expect("npm");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -59,6 +54,20 @@ pub fn install_from_npm(folder: &Path, dir: &Path) {
         dir.display()
     );
     std::fs::write(installed, lock).expect("written");
+}
+
+/// Copies files and folders, but for what was installed or made there by hand.
+fn copy(folder: &Path, dir: &Path) {
+    std::fs::create_dir_all(dir).expect("a directory");
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name");
+        match path.is_dir() {
+            true if name == "node_modules" || name == "dist" => {}
+            true => copy(&path, &dir.join(name)),
+            false => drop(std::fs::copy(&path, dir.join(name)).expect("copied")),
+        }
+    }
 }
 
 /// A running script. It writes lines, and waits for an answer to those that begin with `do `. It ends with the value.

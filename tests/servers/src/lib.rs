@@ -16,21 +16,29 @@ pub mod prometheus;
 pub mod proxy;
 pub mod python;
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The ports of servers.
 const PORTS: Range<u16> = 10_000..30_000;
 
+/// Waits until no other test installs anything, in this program or another one: two installations at once would refuse
+/// each other. The lock ends with the file.
+pub(crate) fn installing() -> File {
+    let path = std::env::temp_dir().join("ostraca-tests-installing");
+    let file = File::create(path).expect("a lock file");
+    file.lock().expect("locked");
+    file
+}
+
 /// Finds a program, or installs Debian's packages with it if this process may do so. Otherwise it fails with the line to
 /// type.
 pub fn find_or_install<T>(name: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> T {
-    // Two installations at once would refuse each other.
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = installing();
     find().unwrap_or_else(|| {
         let hint = format!("tests need {name}: sudo apt-get install {}", packages.join(" "));
         assert!(nix::unistd::geteuid().is_root(), "{hint}");

@@ -1,12 +1,13 @@
 //! `ostraca methods TYPE`: lists a type's methods.
 
 use ostraca_client::{MessageKind, Method};
+use ostraca_schema as schema;
 use serde_json::{Value, json};
 
 use super::inspect::shown;
 use crate::args::{Global, Methods, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{connection, output, schema};
+use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;

@@ -12,6 +12,7 @@ pub(crate) mod backup;
 pub(crate) mod build;
 pub(crate) mod ca;
 mod ca_rotate;
+pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod complete;
 pub(crate) mod completions;

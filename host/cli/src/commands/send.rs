@@ -9,12 +9,12 @@ use ostraca_client::{
     CallError, CallOptions, Client, Entity, MessageId, MessageKind, Reply, SessionId,
 };
 use ostraca_codes::codes;
+use ostraca_schema::{self as schema, Mismatch};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::args::{Global, OutputFormat, Send};
 use crate::failure::{Exit, Failure, STATUS};
-use crate::schema::{self, Mismatch};
 use crate::{connection, output, quote};
 
 /// Maximum size of a body that is read from standard input: no node accepts more.

@@ -393,6 +393,12 @@ async fn hostile_requests_are_refused_and_others_served() {
         refused.expect("a response").is_problem(400, "invalid-header", "not-run");
     }
 
+    for (kind, status, code) in [("query", 405, "wrong-kind"), ("Command", 400, "invalid-header")] {
+        let other = format!("{head}ostraca-kind: {kind}\r\ncontent-length: 1\r\n\r\n1");
+        let refused = gateway.raw(other.as_bytes()).await;
+        refused.expect("a response").is_problem(status, code, "not-run");
+    }
+
     // Bodies that never come take the principal's places, for a while.
     let slow = format!("{head}content-length: 10\r\n\r\n1");
     let waiting = [gateway.raw(slow.as_bytes()), gateway.raw(slow.as_bytes())];

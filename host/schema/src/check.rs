@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::json::Json;
-use super::{MAX_DEPTH, resolve};
+use crate::json::Json;
+use crate::{MAX_DEPTH, resolve};
 
 /// Maximum number of comparisons. A check that would take more ends, and the arguments count as fitting.
 const MAX_STEPS: usize = 100_000;
 
 /// Why arguments do not fit.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch {
+pub struct Mismatch {
     /// Members and indices that lead to the place; empty for the whole body.
     path: Vec<String>,
     /// What is wrong there.
@@ -45,7 +45,7 @@ impl fmt::Display for Mismatch {
 
 /// Compares a body with the schema of a method's arguments. An empty body counts as `{}`. A schema that is not JSON
 /// admits everything.
-pub(crate) fn check_body(schema: &str, body: &[u8]) -> Result<(), Mismatch> {
+pub fn check_body(schema: &str, body: &[u8]) -> Result<(), Mismatch> {
     let Ok(root) = serde_json::from_str::<Json>(schema) else { return Ok(()) };
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return Ok(()) };

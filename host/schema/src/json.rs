@@ -6,19 +6,19 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Json {
+pub(crate) enum Json {
     Scalar(Value),
     Array(Vec<Json>),
     Object(Vec<(String, Json)>),
 }
 
 impl Json {
-    pub(super) fn get(&self, name: &str) -> Option<&Json> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Json> {
         self.members().iter().find(|(member, _)| member == name).map(|(_, value)| value)
     }
 
     /// The members of an object; none for any other value.
-    pub(super) fn members(&self) -> &[(String, Json)] {
+    pub(crate) fn members(&self) -> &[(String, Json)] {
         match self {
             Self::Object(members) => members,
             _ => &[],
@@ -26,35 +26,35 @@ impl Json {
     }
 
     /// The elements of an array; none for any other value.
-    pub(super) fn elements(&self) -> &[Json] {
+    pub(crate) fn elements(&self) -> &[Json] {
         match self {
             Self::Array(elements) => elements,
             _ => &[],
         }
     }
 
-    pub(super) fn as_str(&self) -> Option<&str> {
+    pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
             Self::Scalar(value) => value.as_str(),
             _ => None,
         }
     }
 
-    pub(super) fn as_bool(&self) -> Option<bool> {
+    pub(crate) fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Scalar(value) => value.as_bool(),
             _ => None,
         }
     }
 
-    pub(super) fn as_f64(&self) -> Option<f64> {
+    pub(crate) fn as_f64(&self) -> Option<f64> {
         match self {
             Self::Scalar(value) => value.as_f64(),
             _ => None,
         }
     }
 
-    pub(super) fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         match self {
             Self::Scalar(value) => value.clone(),
             Self::Array(elements) => elements.iter().map(Json::to_value).collect(),

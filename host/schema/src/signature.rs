@@ -1,7 +1,7 @@
 //! Shows a method's schemas as one line: `add(by: integer) -> integer`.
 
-use super::json::Json;
-use super::{MAX_DEPTH, resolve};
+use crate::json::Json;
+use crate::{MAX_DEPTH, resolve};
 
 /// Maximum number of objects within objects that are shown with their members.
 const SHOWN_DEPTH: usize = 2;
@@ -9,7 +9,7 @@ const SHOWN_DEPTH: usize = 2;
 const MAX_LENGTH: usize = 160;
 
 /// The signature of a method with these schemas of its arguments and its result. Guests choose the texts.
-pub(crate) fn signature(name: &str, arguments: &str, result: &str) -> String {
+pub fn signature(name: &str, arguments: &str, result: &str) -> String {
     let arguments =
         serde_json::from_str(arguments).map_or_else(|_| "…".to_owned(), |it| parameters(&it));
     let result =

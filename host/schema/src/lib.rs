@@ -1,15 +1,17 @@
-//! JSON Schemas of methods: shown as signatures, and compared with arguments before these are sent.
+//! JSON Schemas of methods: shown as signatures, compared with arguments before these are sent, and written as typed
+//! calls in programming languages.
 //!
 //! The texts come from components that anyone may have deployed. So nothing here follows references to other documents,
 //! runs regular expressions, or works without a limit, which is why no library is used. Only the keywords are known that
 //! describe the shape of a value; others are ignored, since the entity itself checks its arguments anyway.
 
 mod check;
+pub mod client;
 mod json;
 mod signature;
 
-pub(crate) use check::{Mismatch, check_body};
-pub(crate) use signature::signature;
+pub use check::{Mismatch, check_body};
+pub use signature::signature;
 
 use json::Json;
 

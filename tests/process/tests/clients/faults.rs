@@ -1,0 +1,243 @@
+//! The clients while answers are lost, gateways are gone, and nodes are killed and paused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::callers::{Call, Caller, Gateways};
+use crate::{SOON, Setting};
+
+/// Commands of one caller that are answered between two faults.
+const BETWEEN: u64 = 10;
+
+/// A listener at the address of a gateway that passes requests on, and closes the connection in place of each of the
+/// first answers.
+struct Lossy {
+    address: String,
+    losses: Arc<AtomicU64>,
+}
+
+impl Lossy {
+    async fn start(gateway: &str) -> Result<Self> {
+        let target = gateway.trim_start_matches("http://").to_owned();
+        let (host, _) = target.rsplit_once(':').context("a port")?;
+        // The gateway is addressed by the same host.
+        let listener = TcpListener::bind((host, 0)).await?;
+        let address = format!("http://{}", listener.local_addr()?);
+        let losses = Arc::new(AtomicU64::new(0));
+        let left = Arc::clone(&losses);
+        tokio::spawn(async move {
+            while let Ok((caller, _)) = listener.accept().await {
+                let Ok(gateway) = TcpStream::connect(&target).await else { continue };
+                let left = Arc::clone(&left);
+                tokio::spawn(async move {
+                    let (mut from_caller, mut to_caller) = caller.into_split();
+                    let (mut from_gateway, mut to_gateway) = gateway.into_split();
+                    let back = async {
+                        let mut bytes = vec![0; 64 << 10];
+                        while let Ok(count @ 1..) = from_gateway.read(&mut bytes).await {
+                            let is_preflight = !String::from_utf8_lossy(&bytes[..count])
+                                .contains("ostraca-outcome: result");
+                            let taken =
+                                left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                                    left.checked_sub(1)
+                                });
+                            if !is_preflight && taken.is_ok() {
+                                return;
+                            }
+                            if is_preflight && taken.is_ok() {
+                                left.fetch_add(1, Ordering::SeqCst);
+                            }
+                            if to_caller.write_all(&bytes[..count]).await.is_err() {
+                                return;
+                            }
+                        }
+                    };
+                    tokio::select! {
+                        _ = tokio::io::copy(&mut from_caller, &mut to_gateway) => {}
+                        () = back => {}
+                    }
+                });
+            }
+        });
+        Ok(Self { address, losses })
+    }
+
+    fn lose(&self, answers: u64) {
+        self.losses.store(answers, Ordering::SeqCst);
+    }
+
+    fn at(&self, gateways: &Gateways) -> Gateways {
+        Gateways { http: vec![self.address.clone()], ..gateways.clone() }
+    }
+}
+
+fn add(id: &str) -> Call {
+    Call::command(("counter", id), "add", json!({"by": 1}))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lost_answer_is_asked_for_with_the_same_key() -> Result<()> {
+    let setting = Setting::start("lost-answers").await?;
+    let gateways = &setting.gateways;
+    let lossy = Lossy::start(&gateways.http[1]).await?;
+    // Nothing listens on this port.
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        format!("http://{}", listener.local_addr()?)
+    };
+    for (language, caller) in Caller::all()? {
+        if matches!(caller, Caller::Rust(_)) {
+            // It speaks QUIC, and its lost answers are in other suites.
+            continue;
+        }
+        let talk = async {
+            caller.connect("lossy", &lossy.at(gateways)).await?;
+            lossy.lose(3);
+            let answer = caller.call("lossy", add(language).keyed()).await?;
+            ensure!(matches!(&answer, Ok((value, _)) if *value == json!(1)), "keyed: {answer:?}");
+            ensure!(lossy.losses.load(Ordering::SeqCst) == 0, "no answer was lost");
+            lossy.lose(1);
+            let answer = caller.call("lossy", add(language)).await?;
+            let doubt = Err(("unknown".to_owned(), "connection-lost".to_owned()));
+            ensure!(answer == doubt, "without a key: {answer:?}");
+            lossy.lose(2);
+            let get = Call::query(("counter", language), "get", Value::Null);
+            let answer = caller.call("lossy", get).await?;
+            ensure!(matches!(&answer, Ok((value, _)) if *value == json!(2)), "query: {answer:?}");
+            lossy.lose(0);
+
+            let half = [closed.clone(), gateways.http[0].clone()];
+            caller.connect("half", &Gateways { http: half.into(), ..gateways.clone() }).await?;
+            for at in 3..8 {
+                // A browser does not tell whether a request was sent.
+                let call = match language.contains("Chromium") {
+                    true => add(language).keyed(),
+                    false => add(language),
+                };
+                let answer = caller.call("half", call).await?;
+                ensure!(matches!(&answer, Ok((value, _)) if *value == json!(at)), "{answer:?}");
+            }
+
+            let good = gateways.tokens[0].clone();
+            let bad = format!("{}x", &good[..good.len() - 8]);
+            let with = |tokens: &[&String]| Gateways {
+                tokens: tokens.iter().map(|&token| token.clone()).collect(),
+                ..gateways.clone()
+            };
+            caller.connect("bad", &with(&[&bad])).await?;
+            let answer = caller.call("bad", add(language)).await?;
+            let refused = Err(("not-run".to_owned(), "invalid-token".to_owned()));
+            ensure!(answer == refused, "a bad token: {answer:?}");
+            caller.connect("renewed", &with(&[&bad, &good])).await?;
+            let answer = caller.call("renewed", add(language)).await?;
+            ensure!(matches!(&answer, Ok((value, _)) if *value == json!(8)), "{answer:?}");
+            Ok(())
+        };
+        talk.await.context(language)?;
+    }
+    setting.admin.close().await;
+    Ok(())
+}
+
+/// Adds 1 to a counter, posts the sum to a room, and again: each sum is one more than the last.
+async fn count(
+    caller: Caller,
+    id: String,
+    answered: Arc<AtomicU64>,
+    end: Arc<AtomicBool>,
+) -> Result<u64> {
+    let mut sum = 0;
+    while !end.load(Ordering::SeqCst) {
+        sum += 1;
+        let answer = caller.call("all", add(&id).keyed().within(60_000)).await?;
+        ensure!(matches!(&answer, Ok((value, _)) if *value == json!(sum)), "{sum}: {answer:?}");
+        let arguments = json!({"name": "ann", "text": sum.to_string()});
+        let post = Call::command(("chat", &id), "post", arguments).keyed().within(60_000);
+        let answer = caller.call("all", post).await?;
+        ensure!(answer.is_ok(), "{sum}: {answer:?}");
+        let get = Call::query(("counter", &id), "get", Value::Null).within(60_000);
+        let answer = caller.call("all", get).await?;
+        ensure!(matches!(&answer, Ok((value, _)) if *value == json!(sum)), "{sum}: {answer:?}");
+        answered.fetch_add(1, Ordering::SeqCst);
+    }
+    Ok(sum)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
+    let mut setting = Setting::start("client-kills").await?;
+    let end = Arc::new(AtomicBool::new(false));
+    let mut counts = JoinSet::new();
+    let mut all = Vec::new();
+    for (language, caller) in Caller::all()? {
+        caller.connect("all", &setting.gateways).await?;
+        let join = Call::command(("chat", language), "join", json!({"name": "ann"}));
+        let joined = caller.call("all", join).await?;
+        ensure!(joined.is_ok(), "{language}: {joined:?}");
+        let answered = Arc::new(AtomicU64::new(0));
+        let (id, end) = (language.to_owned(), Arc::clone(&end));
+        let counting = count(caller.clone(), id, Arc::clone(&answered), end);
+        counts.spawn(async move { (language, counting.await.context(language)) });
+        all.push((language, caller, answered));
+    }
+    // Each language follows what it posts, from one node to the next.
+    let mut following = JoinSet::new();
+    for (language, caller, _) in &all {
+        let (language, caller) = (*language, caller.clone());
+        following.spawn(async move {
+            let from = json!({"from": "oldest"});
+            let items = caller.follow("all", ("chat", language), ("messages", from), 45).await?;
+            let items = items.map_err(|code| anyhow::anyhow!("{language}: {code}"))?;
+            for (at, (item, ..)) in (1..).zip(&items) {
+                ensure!(item["text"] == json!(at.to_string()), "{language}: {item}, not {at}");
+            }
+            anyhow::Ok(())
+        });
+    }
+    let more = async || {
+        let from: Vec<_> = all.iter().map(|(.., it)| it.load(Ordering::SeqCst)).collect();
+        let until = Instant::now() + SOON;
+        for ((language, _, answered), from) in all.iter().zip(from) {
+            while answered.load(Ordering::SeqCst) < from + BETWEEN {
+                ensure!(Instant::now() < until, "{language}: nothing is answered");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        anyhow::Ok(())
+    };
+    let attack = async {
+        for node in [1, 2, 0] {
+            more().await?;
+            setting.cluster.kill_9(node)?;
+            sleep(Duration::from_secs(1)).await;
+            setting.cluster.start_node(node)?;
+        }
+        for node in [1, 2] {
+            more().await?;
+            setting.cluster.pause(node)?;
+            more().await?;
+            setting.cluster.resume(node)?;
+        }
+        more().await
+    };
+    let attacked = attack.await;
+    end.store(true, Ordering::SeqCst);
+    while let Some(counted) = counts.join_next().await {
+        let (language, sum) = counted?;
+        println!("{language}: {} commands", sum?);
+    }
+    attacked.with_context(|| setting.cluster.logs())?;
+    while let Some(followed) = following.join_next().await {
+        followed??;
+    }
+    setting.admin.close().await;
+    Ok(())
+}
