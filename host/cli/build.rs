@@ -6,9 +6,16 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// Directories that a project needs to build, relative to the repository's root, each with its files' extension.
-const PARTS: [(&str, &str); 3] =
-    [("guest-sdk/src", "rs"), ("guest-sdk/macros/src", "rs"), ("wit", "wit")];
-const FILES: [&str; 2] = ["guest-sdk/Cargo.toml", "guest-sdk/macros/Cargo.toml"];
+const PARTS: [(&str, &str); 6] = [
+    ("guest-sdk/src", "rs"),
+    ("guest-sdk/macros/src", "rs"),
+    ("guest-sdk/javascript", "js"),
+    ("guest-sdk/javascript", "ts"),
+    ("guest-sdk/python", "py"),
+    ("wit", "wit"),
+];
+const FILES: [&str; 3] =
+    ["guest-sdk/Cargo.toml", "guest-sdk/macros/Cargo.toml", "guest-sdk/javascript/package.json"];
 
 fn main() -> io::Result<()> {
     let manifest =

@@ -27,7 +27,9 @@ pub(crate) use variables::{
 const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
-The component is compiled for wasm32-unknown-unknown. On this target, use
+What the directory contains shows the language: Cargo.toml Rust, package.json JavaScript or TypeScript,
+pyproject.toml Python.
+A component in Rust is compiled for wasm32-unknown-unknown. On this target, use
 ostraca_sdk::clock, ostraca_sdk::random and ostraca_sdk::log: SystemTime::now() panics, and println! goes
 nowhere. Integer overflow panics, as in tests.";
 
@@ -109,7 +111,7 @@ pub(crate) enum Command {
     Token(Token),
     /// Create an entity project in ./NAME
     New(New),
-    /// Compile a Rust entity to a component
+    /// Compile an entity to a component
     Build(Build),
     /// Deploy a component with its manifest
     Deploy(Deploy),
@@ -561,12 +563,29 @@ pub(crate) enum CertificateKind {
 pub(crate) struct New {
     /// Name of the project and the entity type: lower-case letters, digits, dashes
     pub(crate) name: String,
+    /// The language of the entity
+    #[arg(long = "lang", value_name = "LANG", value_enum, default_value_t)]
+    pub(crate) language: ProjectLanguage,
+}
+
+/// The language of an entity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProjectLanguage {
+    /// Rust
+    #[default]
+    Rust,
+    /// JavaScript, built with Node.js
+    Js,
+    /// TypeScript, built with Node.js
+    Ts,
+    /// Python
+    Python,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = BUILD)]
 pub(crate) struct Build {
-    /// The directory with entity.toml and Cargo.toml
+    /// The directory with entity.toml, and Cargo.toml, package.json or pyproject.toml
     #[arg(default_value = ".")]
     pub(crate) dir: PathBuf,
 }

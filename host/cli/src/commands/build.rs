@@ -1,4 +1,4 @@
-//! `ostraca build`: compiles a Rust entity to a component.
+//! `ostraca build`: compiles an entity to a component.
 
 use serde_json::json;
 

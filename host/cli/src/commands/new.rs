@@ -28,7 +28,7 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
             Failure::usage(codes::FILE_EXISTS, text).help("choose another name or directory")
         );
     }
-    let files = template::files(name);
+    let files = template::files(name, args.language);
     for (path, text) in &files {
         let path = dir.join(path);
         let parent = path.parent().unwrap_or(dir);
@@ -39,7 +39,10 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         output::json(&json!({ "name": name, "dir": dir, "files": files.len() }));
         return Ok(Exit::Done);
     }
-    output::line(&format!("created {name}: its entity is in {name}/src/lib.rs"));
+    output::line(&format!(
+        "created {name}: its entity is in {name}/{}",
+        template::source(args.language)
+    ));
     output::line("next, start a node that builds and deploys it now and on every save:");
     output::line(&format!("  ostraca dev {name}"));
     output::line("then, in another terminal in this directory:");

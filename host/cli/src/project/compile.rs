@@ -1,18 +1,15 @@
-//! Compiles a Rust project to a component: cargo, then the encoder, then the same check that a node performs.
-//!
-//! Environment variables set the release profile, so that projects need not repeat it. They would invalidate
-//! everything that cargo has built, hence a separate target directory within the project's.
+//! Compiles a project to a component, and checks it as a node does.
 
-use std::ffi::OsString;
+mod javascript;
+mod python;
+mod rust;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use ostraca_codes::codes;
-use ostraca_wasm::{
-    Allocator, GUEST_PROFILE, GUEST_TARGET, MessageKind, RuntimeSettings, WasmRuntime,
-};
-use serde::Deserialize;
+use ostraca_wasm::{Allocator, MessageKind, RuntimeSettings, WasmRuntime};
 use tokio::process::Command;
 
 use super::Project;
@@ -39,146 +36,72 @@ impl Built {
     }
 }
 
-/// Builds a project and writes its component where the manifest says.
+/// Builds a project and writes its component where the manifest says. What is in its directory shows its language.
 pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
-    let cargo_toml = project.dir.join("Cargo.toml");
-    if !cargo_toml.exists() {
-        let text = format!("{} does not exist: `ostraca build` is for Rust", cargo_toml.display());
-        let help = "build the component with its language's own tools, and deploy its manifest";
-        return Err(Failure::usage(codes::NOT_A_RUST_PROJECT, text).help(help));
-    }
-    let cargo_toml =
-        cargo_toml.canonicalize().map_err(|error| Failure::file("read", &cargo_toml, &error))?;
-    ensure_target_installed().await?;
-    let metadata = metadata(&cargo_toml).await?;
-    let module = compile(&cargo_toml, &metadata).await?;
-    let module =
-        tokio::fs::read(&module).await.map_err(|error| Failure::file("read", &module, &error))?;
-    let component = ostraca_wasm::encode(&module).map_err(refused)?;
+    let has = |name: &str| project.dir.join(name).exists();
+    let component = match [has("Cargo.toml"), has("package.json"), has("pyproject.toml")] {
+        [true, ..] => rust::component(project).await?,
+        [_, true, _] => javascript::component(project).await?,
+        [_, _, true] => python::component(project).await?,
+        _ => {
+            let dir = directory(project)?;
+            let text =
+                format!("{} has no Cargo.toml, package.json or pyproject.toml", dir.display());
+            let help = "build the component with its language's own tools, and deploy its manifest";
+            return Err(Failure::usage(codes::UNKNOWN_PROJECT, text).help(help));
+        }
+    };
     let built = check(project, &component).await?;
     write(&project.component(), &component)?;
     Ok(built)
 }
 
-fn program(variable: &str, name: &str) -> OsString {
-    std::env::var_os(variable).filter(|it| !it.is_empty()).unwrap_or_else(|| name.into())
-}
-
 /// Runs a command to completion. Its standard error passes through; its standard output is returned.
-async fn output_of(name: &str, command: &mut Command) -> Result<Output, Failure> {
+async fn output_of(
+    command: &mut Command,
+    not_started: impl Fn(&std::io::Error) -> Failure,
+) -> Result<Output, Failure> {
     // Not `output()`, which would capture standard error too.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
-    let child = child.map_err(|error| not_started(name, &error))?;
-    child.wait_with_output().await.map_err(|error| not_started(name, &error))
+    let child = child.map_err(|error| not_started(&error))?;
+    child.wait_with_output().await.map_err(|error| not_started(&error))
 }
 
-fn not_started(name: &str, error: &std::io::Error) -> Failure {
-    let failure = Failure::unexpected(codes::NO_CARGO, format!("cannot run {name}: {error}"));
-    match error.kind() {
-        ErrorKind::NotFound => failure
-            .help("install Rust: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"),
-        _ => failure,
-    }
+/// The project's directory, as an absolute path.
+fn directory(project: &Project) -> Result<PathBuf, Failure> {
+    let dir = match project.dir.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => &project.dir,
+    };
+    dir.canonicalize().map_err(|error| Failure::file("read", dir, &error))
 }
 
-/// Suggests the missing target before cargo prints a page of errors. A build of the standard library from
-/// source does not need it.
-async fn ensure_target_installed() -> Result<(), Failure> {
-    if std::env::var_os("CARGO_UNSTABLE_BUILD_STD").is_some() {
-        return Ok(());
-    }
-    let mut rustc = Command::new(program("RUSTC", "rustc"));
-    rustc.args(["--print", "target-libdir", "--target", GUEST_TARGET]);
-    let output = output_of("rustc", &mut rustc).await?;
-    let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() && !Path::new(&libraries).is_dir() {
-        let text = format!("the Rust target {GUEST_TARGET} is not installed");
-        return Err(Failure::unexpected(codes::NO_WASM_TARGET, text)
-            .help(format!("run: rustup target add {GUEST_TARGET}")));
+/// Runs a tool in the project. What it prints is shown if it fails; `help` says what to do if there is no such tool.
+async fn run_tool(
+    dir: &Path,
+    program: &Path,
+    arguments: &[&str],
+    help: &str,
+) -> Result<(), Failure> {
+    let name = program.file_name().unwrap_or(program.as_os_str()).display().to_string();
+    let mut command = Command::new(program);
+    command.current_dir(dir).args(arguments);
+    let not_started = |error: &std::io::Error| {
+        let text = format!("cannot run {name}: {error}");
+        let failure = Failure::unexpected(codes::NO_BUILD_TOOL, text);
+        if error.kind() == ErrorKind::NotFound { failure.help(help) } else { failure }
+    };
+    let ended = output_of(&mut command, not_started).await?;
+    if !ended.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&ended.stdout));
+        return Err(build_failed(&format!("{name} failed")));
     }
     Ok(())
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-    target_directory: PathBuf,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    id: String,
-    manifest_path: PathBuf,
-}
-
-async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
-    let mut cargo = Command::new(program("CARGO", "cargo"));
-    cargo
-        .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
-        .arg(cargo_toml);
-    let output = output_of("cargo", &mut cargo).await?;
-    if !output.status.success() {
-        return Err(build_failed("cargo cannot read the project"));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| {
-        Failure::unexpected(codes::BUILD_FAILED, format!("cannot read cargo's output: {error}"))
-    })
 }
 
 fn build_failed(text: &str) -> Failure {
     Failure::new(Exit::Usage, codes::BUILD_FAILED, text)
         .help("fix the errors above, and build again")
-}
-
-/// One line of cargo's JSON report.
-#[derive(Deserialize)]
-struct Report {
-    reason: String,
-    package_id: Option<String>,
-    target: Option<Target>,
-    #[serde(default)]
-    filenames: Vec<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    crate_types: Vec<String>,
-}
-
-/// Runs cargo, and returns the path of the core module.
-async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Failure> {
-    let package = metadata.packages.iter().find(|package| package.manifest_path == cargo_toml);
-    let mut cargo = Command::new(program("CARGO", "cargo"));
-    cargo
-        .args(["build", "--lib", "--release", "--target", GUEST_TARGET])
-        .args(["--message-format", "json-render-diagnostics", "--target-dir"])
-        .arg(metadata.target_directory.join("ostraca/guests"))
-        .arg("--manifest-path")
-        .arg(cargo_toml)
-        .envs(GUEST_PROFILE)
-        // These flags are for this machine's programs; a guest's own are in its .cargo/config.toml.
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
-    let output = output_of("cargo", &mut cargo).await?;
-    if !output.status.success() {
-        return Err(build_failed("the project does not build"));
-    }
-    let ours = |report: &Report| {
-        report.reason == "compiler-artifact"
-            && package.is_some_and(|package| Some(&package.id) == report.package_id.as_ref())
-            && report.target.as_ref().is_some_and(|it| it.crate_types.iter().any(|t| t == "cdylib"))
-    };
-    let module = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Report>(line).ok())
-        .filter(ours)
-        .flat_map(|report| report.filenames)
-        .find(|file| file.extension().is_some_and(|it| it == "wasm"));
-    module.ok_or_else(|| {
-        let text = format!("{} does not produce a WebAssembly module", cargo_toml.display());
-        let help = "add [lib] crate-type = [\"cdylib\", \"rlib\"]";
-        Failure::usage(codes::NO_CDYLIB, text).help(help)
-    })
 }
 
 /// Validates the component as a node would, before it is sent to one.

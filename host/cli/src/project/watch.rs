@@ -22,7 +22,8 @@ fn walk(dir: &Path, all: &mut Vec<(std::path::PathBuf, u64, Option<std::time::Sy
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name == "target" || name == "Cargo.lock" || name.as_encoded_bytes().starts_with(b".") {
+        let is_made = ["target", "node_modules", "Cargo.lock", "package-lock.json"];
+        if is_made.iter().any(|made| name == *made) || name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
         let (path, Ok(found)) = (entry.path(), entry.metadata()) else { continue };

@@ -100,11 +100,11 @@ section! {
             happened: "The component that the manifest names does not exist.",
             help: "`ostraca build`, or fix `component`.",
         }
-        NOT_A_RUST_PROJECT = "not-a-rust-project" {
+        UNKNOWN_PROJECT = "unknown-project" {
             retry: No,
             exit: 2,
-            happened: "`ostraca build` found no `Cargo.toml`.",
-            help: "Build with the language's own tools, then deploy.",
+            happened: "`ostraca build` found no `Cargo.toml`, no `pyproject.toml`, and no `package.json`; or the last two do not name the entity's module.",
+            help: "Name it as the text says, or build with the language's own tools, then deploy.",
         }
         NO_CDYLIB = "no-cdylib" {
             retry: No,
@@ -115,7 +115,7 @@ section! {
         BUILD_FAILED = "build-failed" {
             retry: No,
             exit: 2,
-            happened: "Cargo failed; its output is above.",
+            happened: "A tool that builds the project failed; its output is above.",
             help: "Fix the errors, build again.",
         }
         NO_CARGO = "no-cargo" {
@@ -123,6 +123,12 @@ section! {
             exit: 1,
             happened: "Cargo or rustc cannot be run.",
             help: "Install Rust.",
+        }
+        NO_BUILD_TOOL = "no-build-tool" {
+            retry: No,
+            exit: 1,
+            happened: "A tool that builds the project cannot be run.",
+            help: "Install Node.js with npm, or Python, as the text says.",
         }
         NO_WASM_TARGET = "no-wasm-target" {
             retry: No,

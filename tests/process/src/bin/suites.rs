@@ -20,8 +20,14 @@ use ostraca_process_tests::artifacts;
 use serde_json::Value;
 
 /// Packages whose suites compute all the time.
-const COMPUTE: [&str; 6] =
-    ["ostraca-sim", "ostraca-model", "ostraca-wasm", "ostraca-testkit", "ostraca-sdk", "ostraca-core"];
+const COMPUTE: [&str; 6] = [
+    "ostraca-sim",
+    "ostraca-model",
+    "ostraca-wasm",
+    "ostraca-testkit",
+    "ostraca-sdk",
+    "ostraca-core",
+];
 /// Suites that take longer than a minute, the longest first: they begin first.
 const LONG: [&str; 14] = [
     "cluster_attacks",
