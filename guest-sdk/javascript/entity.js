@@ -1,6 +1,7 @@
 // An entity: its definition, and the interfaces that its component exports.
 
 import * as log from "ostraca:entity/log@0.1.0";
+import * as random from "ostraca:entity/random@0.1.0";
 import * as store from "ostraca:entity/state@0.1.0";
 
 import { fromJson, toJson } from "./bytes.js";
@@ -127,7 +128,11 @@ class Definition {
           if (migrate === undefined) {
             throw `this entity cannot migrate from schema ${from}`;
           }
-          instance.replace((old) => migrate(old, from));
+          try {
+            instance.replace((old) => migrate(old, from));
+          } catch (error) {
+            throw error instanceof Refusal ? `${error.code}: ${error.message}` : panicked(error);
+          }
         },
       },
     };
@@ -147,6 +152,8 @@ class Instance {
 
   /** Runs a turn, and stores the state if it has changed. What is refused changes nothing. */
   turn({ refused, saves }, run) {
+    // The engine's own generator was seeded when the component was built: all entities would draw the same numbers.
+    Math.random = turnRandom;
     try {
       this.#read();
       const result = run(this.#state);
@@ -167,18 +174,16 @@ class Instance {
       if (error instanceof Refusal && refused !== undefined) {
         throw refused(error);
       }
-      // Whatever else is thrown ends the instance.
-      const [, file, line] = /\(?([^\s()]+):(\d+)(?::\d+)?\)?/.exec(error?.stack ?? "") ?? [];
-      log.reportPanic(String(error), file ?? "", Number(line ?? 0));
-      throw error;
+      throw panicked(error);
     }
   }
 
-  /** Replaces the stored state. */
+  /** Replaces the stored state, if there is one. */
   replace(migrated) {
     const bytes = store.get(STATE) ?? undefined;
-    const state = migrated(bytes === undefined ? undefined : fromJson(bytes));
-    store.set(STATE, toJson(state));
+    if (bytes !== undefined) {
+      store.set(STATE, toJson(migrated(fromJson(bytes))));
+    }
   }
 
   #read() {
@@ -189,6 +194,18 @@ class Instance {
     this.#state = bytes === undefined ? this.#initial() : fromJson(bytes);
     this.#saved = JSON.stringify(this.#state);
   }
+}
+
+/** A number from 0 to below 1 with 48 random bits, which belongs to the turn. */
+function turnRandom() {
+  return random.getBytes(6).reduce((sum, byte) => (sum + byte) / 256, 0);
+}
+
+/** Tells the host why the guest is about to trap, as it does for whatever is thrown but refusals. */
+function panicked(error) {
+  const [, file, line] = /\(?([^\s()]+):(\d+)(?::\d+)?\)?/.exec(error?.stack ?? "") ?? [];
+  log.reportPanic(String(error), file ?? "", Number(line ?? 0));
+  return error;
 }
 
 /** The named arguments of a message. The only one of a method may also be sent alone. */

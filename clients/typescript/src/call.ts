@@ -3,6 +3,8 @@
 import { CallError, type Outcome, type Problem, found, problemOf } from "./errors.js";
 import { Backoff, type Gateways, sleep, wasNotSent } from "./gateways.js";
 
+/** Browsers, and their workers. */
+const IN_BROWSER = "document" in globalThis || "WorkerGlobalScope" in globalThis;
 /** How long a gateway's answer may take after the deadline that it was given, in milliseconds. */
 const GRACE = 1_000;
 /** How long a gateway may be silent before a request that may be repeated is sent to another one too, in milliseconds. */
@@ -15,8 +17,9 @@ export interface CallOptions {
   /**
    * Sends the command with an idempotency key, so that it can be sent again and still runs once: a text of your own,
    * or `true` for a random one. Queries need none. An entity remembers a limited number of keys: see `docs/http.md`.
+   * The default is `false`, but `true` in browsers: these send a request again by themselves when a connection closes.
    */
-  key?: string | true;
+  key?: string | boolean;
   /** How long to wait for the outcome, with all retries, in milliseconds. */
   timeout?: number;
   /** Ends the wait. A command that was sent may run all the same. */
@@ -57,12 +60,12 @@ export async function call<T>(
   path: string,
   kind: Kind,
   args: unknown,
-  { key: named, timeout, signal }: CallOptions & { timeout: number },
+  { key: named = IN_BROWSER, timeout, signal }: CallOptions & { timeout: number },
 ): Promise<Reply<T>> {
   if (!(timeout >= 1)) {
     throw new TypeError("the timeout must be at least 1 ms");
   }
-  const key = kind === "query" || named === undefined ? undefined : named === true ? randomKey() : named;
+  const key = kind === "query" || named === false ? undefined : named === true ? randomKey() : named;
   const body = args === undefined ? undefined : JSON.stringify(args);
   const deadline = performance.now() + timeout;
   const backoff = new Backoff();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
@@ -12,6 +13,7 @@ from componentize_py_types import Err
 from wit_world.exports import methods as host_methods
 from wit_world.exports import schemas as host_schemas
 from wit_world.imports import log as host_log
+from wit_world.imports import random as host_random
 from wit_world.imports import state as host_state
 from wit_world.imports import types as host_types
 
@@ -42,6 +44,9 @@ class Instance:
 
     def turn[R](self, run: Callable[[Entity], R], *, saves: bool, refused: Callable[[Refusal], object] | None) -> R:
         """Runs a turn, and stores the state if it has changed. What is refused changes nothing."""
+        # The generator was seeded when the component was built: all entities would draw the same numbers.
+        if "random" in sys.modules:
+            sys.modules["random"].seed(host_random.get_bytes(16))
         try:
             entity = self.load()
             result = run(entity)
@@ -146,12 +151,14 @@ def component(module: ModuleType) -> tuple[type, ...]:
 
         def migrate(self, from_schema: int) -> None:
             stored = host_state.get(_STATE)
+            if stored is None:
+                return
             try:
-                migrated = entity.migrate({} if stored is None else decode(stored), from_schema)
+                migrated = encode(entity.migrate(decode(stored), from_schema))
             except Refusal as error:
-                raise Err(error.message) from error
+                raise Err(f"{error.code}: {error.message}") from error
             except BaseException as error:
                 raise report(error)
-            host_state.set(_STATE, encode(migrated))
+            host_state.set(_STATE, migrated)
 
     return Methods, Schemas, Handler, Stop, TimerHandler, Migration

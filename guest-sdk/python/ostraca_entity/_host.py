@@ -59,7 +59,7 @@ def now() -> int:
 
 
 def random_bytes(length: int) -> bytes:
-    """Random bytes of this turn. ``random`` belongs to the instance."""
+    """Random bytes of this turn. The module ``random`` belongs to the turn, too."""
     return _random.get_bytes(length)
 
 

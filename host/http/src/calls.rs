@@ -38,6 +38,9 @@ pub(crate) const KIND: HeaderName = HeaderName::from_static("ostraca-kind");
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of such a name, in bytes.
 const MAX_KEY: usize = 255;
+/// How much of a body that is too large is still received, in multiples of the limit, and for how long.
+const DISCARDED: u64 = 16;
+const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Maximum length of a trace header that is passed on, in bytes.
 const TRACE: usize = 512;
 
@@ -123,7 +126,10 @@ impl<S: Service> App<S> {
         // A body of unknown length may have any size.
         let bytes = match length {
             Some(0) => return Ok(Bytes::new()),
-            Some(length) if length > u64::from(most) => return Err(too_large(most)),
+            Some(length) if length > u64::from(most) => {
+                discard(request.into_body(), most).await;
+                return Err(too_large(most));
+            }
             Some(length) => u32::try_from(length).unwrap_or(most),
             None => most,
         };
@@ -145,22 +151,45 @@ impl<S: Service> App<S> {
             let text = "too many bodies are being received (`http.max-body-bytes`)";
             Problem::refused(StatusCode::SERVICE_UNAVAILABLE, codes::OVERLOADED, text)
         })?;
-        let receive = Limited::new(request.into_body(), most as usize).collect();
+        let mut body = request.into_body();
+        let receive = Limited::new(&mut body, most as usize).collect();
         let received = timeout(self.settings.body_timeout, receive).await.map_err(timed_out)?;
-        let body = received.map_err(|error| match error.is::<LengthLimitError>() {
-            true => too_large(most),
-            false => Problem::refused(
-                StatusCode::BAD_REQUEST,
-                codes::TRUNCATED_BODY,
-                format!("the body cannot be received: {error}"),
-            ),
-        })?;
-        let body = body.to_bytes();
+        let received = match received {
+            Ok(received) => received,
+            Err(error) if error.is::<LengthLimitError>() => {
+                discard(body, most).await;
+                return Err(too_large(most));
+            }
+            Err(error) => {
+                let text = format!("the body cannot be received: {error}");
+                let refused =
+                    Problem::refused(StatusCode::BAD_REQUEST, codes::TRUNCATED_BODY, text);
+                return Err(refused);
+            }
+        };
+        let body = received.to_bytes();
         if !body.is_empty() && is_json != Some(true) {
             return Err(not_json("the content type must be application/json".into()));
         }
         Ok(body)
     }
+}
+
+/// Receives what is left of a body that is refused, up to some size and for a moment: many callers read no answer before
+/// they have sent everything, and would only see that the connection is closed.
+async fn discard(mut body: Body, most: u32) {
+    let mut left = u64::from(most) * DISCARDED;
+    let receive = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let size = frame.data_ref().map_or(0, |data| data.len() as u64);
+            if size > left {
+                return;
+            }
+            left -= size;
+        }
+    };
+    // Whoever sends for longer sees a closed connection.
+    let _ = timeout(DISCARD_TIME, receive).await;
 }
 
 fn too_large(most: u32) -> Problem {

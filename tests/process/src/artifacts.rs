@@ -13,13 +13,15 @@ use wit_component::ComponentEncoder;
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
-const GUESTS: [&str; 10] = [
+const GUESTS: [&str; 12] = [
     "counter",
     "account",
     "bank-account",
     "bank-transfer",
     "cart",
     "chat",
+    "behaving",
+    "behaving-evolved",
     "evolved",
     "evolving",
     "misbehaving",

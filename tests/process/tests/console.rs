@@ -125,7 +125,7 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
     let dev = link.split("/console/").next().unwrap_or_default().to_owned();
     let browser = chromium();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser");
-    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("browser");
+    let installed = artifacts::scratch("browser")?;
     install_from_npm(&folder, &installed);
     let environment = [
         ("CHROMIUM", browser.display().to_string()),

@@ -29,7 +29,7 @@ const COMPUTE: [&str; 6] = [
     "ostraca-core",
 ];
 /// Suites that take longer than a minute, the longest first: they begin first.
-const LONG: [&str; 14] = [
+const LONG: [&str; 15] = [
     "cluster_attacks",
     "cluster_mutations",
     "real_server",
@@ -40,6 +40,7 @@ const LONG: [&str; 14] = [
     "features",
     "clusters",
     "clients",
+    "behaviours",
     "journey",
     "console",
     "every_state",

@@ -106,8 +106,16 @@ async fn a_lost_answer_is_asked_for_with_the_same_key() -> Result<()> {
             ensure!(lossy.losses.load(Ordering::SeqCst) == 0, "no answer was lost");
             lossy.lose(1);
             let answer = caller.call("lossy", add(language)).await?;
-            let doubt = Err(("unknown".to_owned(), "connection-lost".to_owned()));
-            ensure!(answer == doubt, "without a key: {answer:?}");
+            match language.contains("Chromium") {
+                // A browser repeats it by itself, so there the client sends a key without being asked.
+                true => {
+                    ensure!(matches!(&answer, Ok((value, _)) if *value == json!(2)), "{answer:?}")
+                }
+                false => {
+                    let doubt = Err(("unknown".to_owned(), "connection-lost".to_owned()));
+                    ensure!(answer == doubt, "without a key: {answer:?}");
+                }
+            }
             lossy.lose(2);
             let get = Call::query(("counter", language), "get", Value::Null);
             let answer = caller.call("lossy", get).await?;
@@ -196,7 +204,9 @@ async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
             let from = json!({"from": "oldest"});
             let items = caller.follow("all", ("chat", language), ("messages", from), 45).await?;
             let items = items.map_err(|code| anyhow::anyhow!("{language}: {code}"))?;
-            for (at, (item, ..)) in (1..).zip(&items) {
+            // The room keeps the latest ones, so some may have gone before the first request.
+            let first = items[0].0["number"].as_u64().context("a number")?;
+            for (at, (item, ..)) in (first..).zip(&items) {
                 ensure!(item["text"] == json!(at.to_string()), "{language}: {item}, not {at}");
             }
             anyhow::Ok(())

@@ -40,7 +40,7 @@ impl Setting {
         for example in ["counter", "account", "chat"] {
             deploy_example(&admin, example).await?;
         }
-        deploy_guest(&admin, "misbehaving", "").await?;
+        deploy_guest(&admin, "misbehaving", "[limits]\nturn-time = \"10 s\"\n").await?;
         let home = cluster.home(0);
         let (issuer, token) = issue_token(home, "web")?;
         let policy = format!(

@@ -17,24 +17,29 @@ class AccountEntity:
         self.entity = client.entity("account", id)
 
     async def deposit(self, cents: int, *, options: CallOptions | None = None) -> int:
+        """Deposits an amount in cents and returns the new balance."""
         reply = await self.entity.command("deposit", {"cents": cents}, options)
         result: int = reply.value
         return result
 
     async def withdraw(self, cents: int, *, options: CallOptions | None = None) -> int:
+        """Withdraws an amount in cents and returns the new balance."""
         reply = await self.entity.command("withdraw", {"cents": cents}, options)
         result: int = reply.value
         return result
 
     async def balance(self, *, options: CallOptions | None = None) -> int:
+        """Returns the balance in cents."""
         reply = await self.entity.query("balance", None, options)
         result: int = reply.value
         return result
 
     async def overdraft(self, cents: int, *, options: CallOptions | None = None) -> None:
+        """Sets how many cents the balance may go below zero."""
         await self.entity.command("overdraft", {"cents": cents}, options)
 
     async def history(self, limit: int | None = None, cursor: str | None = None, *, options: CallOptions | None = None) -> Any:
+        """Returns the last entries, one page at a time, oldest first."""
         reply = await self.entity.query("history", {**({} if limit is None else {"limit": limit}), **({} if cursor is None else {"cursor": cursor})}, options)
         result: Any = reply.value
         return result

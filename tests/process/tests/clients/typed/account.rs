@@ -21,7 +21,7 @@ impl AccountEntity {
         Self { entity: Entity::new("account", id), session: session.clone() }
     }
 
-    /// `deposit`.
+    /// Deposits an amount in cents and returns the new balance.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -34,7 +34,7 @@ impl AccountEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { cents }, options).await
     }
 
-    /// `withdraw`.
+    /// Withdraws an amount in cents and returns the new balance.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -47,7 +47,7 @@ impl AccountEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { cents }, options).await
     }
 
-    /// `balance`.
+    /// Returns the balance in cents.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -58,7 +58,7 @@ impl AccountEntity {
         self.session.invoke_json(&self.entity, method, &Arguments {}, options).await
     }
 
-    /// `overdraft`.
+    /// Sets how many cents the balance may go below zero.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -71,7 +71,7 @@ impl AccountEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { cents }, options).await
     }
 
-    /// `history`.
+    /// Returns the last entries, one page at a time, oldest first.
     ///
     /// # Errors
     /// [`InvokeError`].

@@ -11,22 +11,27 @@ export class AccountEntity {
     this.entity = client.entity("account", id);
   }
 
+  /** Deposits an amount in cents and returns the new balance. */
   async deposit(cents: number, options?: CallOptions): Promise<number> {
     return (await this.entity.command<number>("deposit", { cents }, options)).value;
   }
 
+  /** Withdraws an amount in cents and returns the new balance. */
   async withdraw(cents: number, options?: CallOptions): Promise<number> {
     return (await this.entity.command<number>("withdraw", { cents }, options)).value;
   }
 
+  /** Returns the balance in cents. */
   async balance(options?: CallOptions): Promise<number> {
     return (await this.entity.query<number>("balance", undefined, options)).value;
   }
 
+  /** Sets how many cents the balance may go below zero. */
   async overdraft(cents: number, options?: CallOptions): Promise<void> {
     return (await this.entity.command<void>("overdraft", { cents }, options)).value;
   }
 
+  /** Returns the last entries, one page at a time, oldest first. */
   async history(limit?: number | null, cursor?: string | null, options?: CallOptions): Promise<unknown> {
     return (await this.entity.query<unknown>("history", { limit, cursor }, options)).value;
   }

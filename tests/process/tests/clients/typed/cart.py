@@ -51,22 +51,27 @@ class CartEntity:
         self.entity = client.entity("cart", id)
 
     async def open(self, shop: str, *, options: CallOptions | None = None) -> None:
+        """Opens the cart for a shop, whose URL the manifest must grant."""
         await self.entity.command("open", {"shop": shop}, options)
 
     async def add(self, item: str, quantity: int, *, options: CallOptions | None = None) -> int:
+        """Adds items at the shop's current price. Returns the total in cents."""
         reply = await self.entity.command("add", {"item": item, "quantity": quantity}, options)
         result: int = reply.value
         return result
 
     async def remove(self, item: str, *, options: CallOptions | None = None) -> int:
+        """Removes all items of a kind. Returns the total in cents."""
         reply = await self.entity.command("remove", {"item": item}, options)
         result: int = reply.value
         return result
 
     async def checkout(self, *, options: CallOptions | None = None) -> None:
+        """Orders what is in the cart. The order is sent right after this turn."""
         await self.entity.command("checkout", None, options)
 
     async def contents(self, *, options: CallOptions | None = None) -> Cart:
+        """Returns what is in the cart, and how far it is."""
         reply = await self.entity.query("contents", None, options)
         result: Cart = reply.value
         return result

@@ -70,7 +70,7 @@ impl CartEntity {
         Self { entity: Entity::new("cart", id), session: session.clone() }
     }
 
-    /// `open`.
+    /// Opens the cart for a shop, whose URL the manifest must grant.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -83,7 +83,7 @@ impl CartEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { shop }, options).await
     }
 
-    /// `add`.
+    /// Adds items at the shop's current price. Returns the total in cents.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -97,7 +97,7 @@ impl CartEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { item, quantity }, options).await
     }
 
-    /// `remove`.
+    /// Removes all items of a kind. Returns the total in cents.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -110,7 +110,7 @@ impl CartEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { item }, options).await
     }
 
-    /// `checkout`.
+    /// Orders what is in the cart. The order is sent right after this turn.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -121,7 +121,7 @@ impl CartEntity {
         self.session.invoke_json(&self.entity, method, &Arguments {}, options).await
     }
 
-    /// `contents`.
+    /// Returns what is in the cart, and how far it is.
     ///
     /// # Errors
     /// [`InvokeError`].

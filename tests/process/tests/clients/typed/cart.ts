@@ -41,22 +41,27 @@ export class CartEntity {
     this.entity = client.entity("cart", id);
   }
 
+  /** Opens the cart for a shop, whose URL the manifest must grant. */
   async open(shop: string, options?: CallOptions): Promise<void> {
     return (await this.entity.command<void>("open", { shop }, options)).value;
   }
 
+  /** Adds items at the shop's current price. Returns the total in cents. */
   async add(item: string, quantity: number, options?: CallOptions): Promise<number> {
     return (await this.entity.command<number>("add", { item, quantity }, options)).value;
   }
 
+  /** Removes all items of a kind. Returns the total in cents. */
   async remove(item: string, options?: CallOptions): Promise<number> {
     return (await this.entity.command<number>("remove", { item }, options)).value;
   }
 
+  /** Orders what is in the cart. The order is sent right after this turn. */
   async checkout(options?: CallOptions): Promise<void> {
     return (await this.entity.command<void>("checkout", undefined, options)).value;
   }
 
+  /** Returns what is in the cart, and how far it is. */
   async contents(options?: CallOptions): Promise<Cart> {
     return (await this.entity.query<Cart>("contents", undefined, options)).value;
   }

@@ -20,7 +20,7 @@ impl CounterEntity {
         Self { entity: Entity::new("counter", id), session: session.clone() }
     }
 
-    /// `add`.
+    /// Adds to the counter and returns the new value.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -33,7 +33,7 @@ impl CounterEntity {
         self.session.invoke_json(&self.entity, method, &Arguments { by }, options).await
     }
 
-    /// `get`.
+    /// Returns the current value.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -44,7 +44,7 @@ impl CounterEntity {
         self.session.invoke_json(&self.entity, method, &Arguments {}, options).await
     }
 
-    /// `reset`.
+    /// Resets the counter to zero and returns the previous value.
     ///
     /// # Errors
     /// [`InvokeError`].
@@ -55,7 +55,7 @@ impl CounterEntity {
         self.session.invoke_json(&self.entity, method, &Arguments {}, options).await
     }
 
-    /// `limit`.
+    /// Sets the highest value that the counter may reach; `null` removes the limit.
     ///
     /// # Errors
     /// [`InvokeError`].

@@ -1,0 +1,235 @@
+//! The guest `behaving` in Rust, TypeScript and Python: each feature once, on three nodes, with kills in between. What an
+//! entity does must not depend on the language that it is written in.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use ostraca_client::{
+    CallError, CallOptions, ChannelEvent, Client, Entity, MessageKind, SubscribeFrom,
+};
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::guest_calls::{LIMIT, until};
+use ostraca_process_tests::{Cluster, artifacts};
+use ostraca_test_servers::browser::node_and_npm;
+use ostraca_test_servers::python::environment;
+use serde_json::{Value, json};
+
+/// The compiler of Python, as in `ostraca build`.
+const COMPILER: &str = "componentize-py==0.25.1";
+
+/// The guest in one language, and its later version.
+struct Guest {
+    language: &'static str,
+    first: Bytes,
+    evolved: Bytes,
+}
+
+/// Builds a project that `ostraca new` makes, with another entity in it.
+fn built(language: &str, source: &str, entity: &str) -> Result<Bytes> {
+    let scratch = artifacts::scratch(&format!("behaving/{language}"))?;
+    let project = scratch.join("behaving");
+    let run = |dir: &Path, arguments: &[&str]| {
+        let mut ostraca = Command::new(artifacts::ostraca()?);
+        let output = ostraca.current_dir(dir).args(arguments).output()?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}: {printed}\n{errors}");
+        Ok(())
+    };
+    // The SDK and the tools may be those of an earlier run.
+    let tools = ["node_modules", ".venv"].map(|name| (project.join(name), scratch.join(name)));
+    for (here, aside) in &tools {
+        if here.exists() {
+            std::fs::rename(here, aside)?;
+        }
+    }
+    if project.exists() {
+        std::fs::remove_dir_all(&project)?;
+    }
+    run(&scratch, &["new", "behaving", "--lang", language])?;
+    for (here, aside) in &tools {
+        if aside.exists() {
+            std::fs::rename(aside, here)?;
+        }
+    }
+    let entities = artifacts::root().join("tests/guests/behaving-scripts");
+    std::fs::copy(entities.join(entity), project.join(source))?;
+    run(&project, &["build"])?;
+    Ok(std::fs::read(project.join("target/ostraca/behaving.wasm"))?.into())
+}
+
+fn guests() -> Result<Vec<Guest>> {
+    // They are installed, or the line to type is printed.
+    let _: (PathBuf, PathBuf) = node_and_npm();
+    let python = environment(&[COMPILER], &artifacts::scratch("pypi")?);
+    let venv = artifacts::scratch("behaving/python/behaving")?.join(".venv");
+    if !venv.exists() {
+        std::os::unix::fs::symlink(python, venv)?;
+    }
+    Ok(vec![
+        Guest {
+            language: "rust",
+            first: artifacts::component("behaving")?,
+            evolved: artifacts::component("behaving-evolved")?,
+        },
+        Guest {
+            language: "typescript",
+            first: built("ts", "src/entity.ts", "entity.ts")?,
+            evolved: built("ts", "src/entity.ts", "evolved.ts")?,
+        },
+        Guest {
+            language: "python",
+            first: built("python", "entity.py", "entity.py")?,
+            evolved: built("python", "entity.py", "evolved.py")?,
+        },
+    ])
+}
+
+/// Calls of one type.
+struct Behaving<'c> {
+    client: &'c Client,
+    entity_type: String,
+}
+
+impl Behaving<'_> {
+    fn entity(&self, id: &str) -> Entity {
+        Entity::new(self.entity_type.as_str(), id)
+    }
+
+    async fn call(&self, id: &str, method: &str, body: Value) -> Result<Value, CallError> {
+        let options =
+            CallOptions { kind: MessageKind::Unspecified, timeout: LIMIT, ..Default::default() };
+        let session = self.client.session();
+        let reply = session.send(&self.entity(id), method, body.to_string(), &options).await?;
+        Ok(serde_json::from_slice(&reply.body).unwrap_or_default())
+    }
+
+    async fn expect(&self, id: &str, method: &str, body: Value, expected: Value) -> Result<()> {
+        let what = format!("{method} of {id}");
+        let result = self.call(id, method, body).await.context(what.clone())?;
+        ensure!(result == expected, "{what}: {result} instead of {expected}");
+        Ok(())
+    }
+
+    async fn refused(&self, id: &str, method: &str, body: Value, expected: &str) -> Result<()> {
+        let refused = self.call(id, method, body).await;
+        let code = refused.as_ref().err().map(CallError::code);
+        ensure!(code == Some(expected), "{method} of {id}: {refused:?} instead of {expected}");
+        Ok(())
+    }
+
+    /// Waits until a query returns this.
+    async fn becomes(&self, id: &str, method: &str, expected: Value) -> Result<()> {
+        until(&format!("{method} of {id} is {expected}"), async || {
+            let value = self.call(id, method, json!({})).await?;
+            Ok((value == expected).then_some(()))
+        })
+        .await
+    }
+}
+
+/// Kills the owner of an entity, and starts it again.
+async fn kill_owner(cluster: &mut Cluster, it: &Behaving<'_>, id: &str) -> Result<()> {
+    let detail = it.client.inspect(&it.entity(id), false).await?;
+    let owner = cluster.owner_of(detail.shard).await?;
+    cluster.kill_9(owner)?;
+    cluster.start_node(owner)?;
+    Ok(())
+}
+
+async fn behave(cluster: &mut Cluster, client: &Client, guest: &Guest) -> Result<()> {
+    let entity_type = format!("behaving-{}", guest.language);
+    let manifest = format!(
+        "type = {entity_type:?}\ncomponent = \"x.wasm\"\n[limits]\nmemory = \"64 MiB\"\n\
+         activation-time = \"20 s\"\nturn-time = \"5 s\"\n\
+         [channels]\nkeep-items = 100\n[grants]\ntell = [{entity_type:?}]\nask = [{entity_type:?}]\n"
+    );
+    client.deploy(&manifest, guest.first.clone(), None).await.context("deploy")?;
+    let it = Behaving { client, entity_type };
+    let none = || json!({});
+
+    it.expect("a", "add", json!({"by": 2}), json!(2)).await?;
+    it.expect("a", "add", json!(3), json!(5)).await?;
+    it.refused("a", "add", json!(0), "nothing-to-add").await?;
+    it.expect("a", "get", none(), json!(5)).await.context("a refusal changes nothing")?;
+    it.refused("a", "add", json!("x"), "invalid-arguments").await?;
+    it.refused("a", "add", json!({"bye": 1}), "invalid-arguments").await?;
+    it.refused("a", "nope", none(), "unknown-method").await?;
+    it.refused("a", "fail", none(), "panicked").await?;
+    it.expect("a", "add", json!(1), json!(6)).await.context("after a failure")?;
+
+    // A timer, tells and a subscription that a kill cannot stop.
+    it.expect("reader", "follow", json!({"id": "a"}), Value::Null).await?;
+    for text in ["one", "two"] {
+        it.expect("a", "append", json!({"text": text}), json!(if text == "one" { 1 } else { 2 }))
+            .await?;
+    }
+    it.expect("a", "later", json!({"text": "ü€😀", "ms": 3_000}), Value::Null).await?;
+    it.expect("a", "tell", json!({"id": "b", "times": 20}), Value::Null).await?;
+    kill_owner(cluster, &it, "a").await?;
+    it.becomes("a", "fired", json!(["ü€😀"])).await?;
+    it.becomes("b", "get", json!(20)).await?;
+    it.expect("a", "events", none(), json!(["one", "two"])).await?;
+    it.expect("a", "get", none(), json!(6)).await?;
+
+    it.expect("a", "ask", json!({"id": "b", "by": 5}), json!("25")).await?;
+    it.expect("a", "ask", json!({"id": "b", "by": 0}), json!("nothing-to-add")).await?;
+    it.expect("a", "ask", json!({"id": "a", "by": 1}), json!("ask-cycle")).await?;
+
+    let mut posts = client.subscribe(&it.entity("a"), "posts", SubscribeFrom::Oldest);
+    for text in ["p1", "p2", "p3"] {
+        it.expect("a", "post", json!({"text": text}), Value::Null).await?;
+        if text == "p2" {
+            kill_owner(cluster, &it, "reader").await?;
+        }
+    }
+    for text in ["p1", "p2", "p3"] {
+        match tokio::time::timeout(LIMIT, posts.next()).await?? {
+            ChannelEvent::Item(item) => {
+                let item: Value = serde_json::from_slice(&item.data)?;
+                ensure!(item == json!(text), "{item} instead of {text}");
+            }
+            other => anyhow::bail!("{other:?} instead of {text}"),
+        }
+    }
+    it.becomes("reader", "notes", json!(["p1", "p2", "p3"])).await?;
+
+    let mut drawn = Vec::new();
+    for id in ["a", "a", "b", "c"] {
+        let numbers = it.call(id, "draw", none()).await?;
+        drawn.extend(numbers.as_array().context("numbers")?.clone());
+    }
+    let distinct: std::collections::BTreeSet<_> = drawn.iter().map(Value::to_string).collect();
+    ensure!(distinct.len() == 8, "entities or turns draw the same numbers: {drawn:?}");
+
+    it.expect("gone", "add", json!(9), json!(9)).await?;
+    it.expect("gone", "end", none(), Value::Null).await?;
+    it.expect("gone", "get", none(), json!(0)).await?;
+
+    client.deploy(&manifest, guest.evolved.clone(), None).await.context("deploy the next")?;
+    it.becomes("b", "get", json!(1_025)).await?;
+    kill_owner(cluster, &it, "b").await?;
+    it.expect("b", "add", json!(1), json!(1_026)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entity_behaves_alike_in_every_language() -> Result<()> {
+    let guests = tokio::task::spawn_blocking(guests).await??;
+    let options = Options { settings: "lease = \"2 s\"\n".into(), ..Options::three("behaviours") };
+    let mut cluster = Cluster::start(&options).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    for guest in &guests {
+        let started = Instant::now();
+        let behaved = behave(&mut cluster, &client, guest).await;
+        behaved.with_context(|| format!("{}\n{}", guest.language, cluster.logs()))?;
+        let (took, size) = (started.elapsed(), guest.first.len());
+        println!("{}: {size} bytes, {took:?}", guest.language);
+        ensure!(took < Duration::from_secs(600), "it takes {took:?}");
+    }
+    client.close().await;
+    Ok(())
+}
