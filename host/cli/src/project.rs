@@ -1,4 +1,4 @@
-//! An entity project: a directory with a manifest, and for Rust a `Cargo.toml`.
+//! An entity project: a directory with a manifest, and files of its language.
 
 use std::path::{Path, PathBuf};
 

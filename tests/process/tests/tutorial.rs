@@ -4,11 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ostraca_process_tests::artifacts;
 use ostraca_test_servers::browser::{Script, chromium, install_from_npm};
 use ostraca_test_servers::free_port;
+
+/// How long a build and a deployment may take.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// The blocks of code in one language, in order; those of commands have none.
 fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
@@ -51,15 +56,22 @@ fn dev(dir: &Path) -> Result<Running> {
         .spawn()?;
     let stdout = process.stdout.take().context("a pipe")?;
     let running = Running(process);
-    let mut lines = BufReader::new(stdout).lines();
-    for line in lines.by_ref() {
-        if line?.contains("account: deployed") {
-            // Whoever reads no more would stop it.
-            std::thread::spawn(move || lines.for_each(drop));
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // It is read to the end, since the node would wait.
+            let _ = sender.send(line);
+        }
+    });
+    let until = Instant::now() + LIMIT;
+    loop {
+        let line = lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let line = line.context("`ostraca dev` does not deploy")?;
+        ensure!(!line.contains("not deployed"), "{line}");
+        if line.contains("account: deployed") {
             return Ok(running);
         }
     }
-    bail!("`ostraca dev` does not deploy")
 }
 
 /// The page's files: a project's tools may be those of an earlier run.

@@ -210,7 +210,7 @@ async fn follow(dir: Option<&Path>, mut project: Option<Project>, client: &Clien
 
 async fn attempt(client: &Client, project: Result<Project, Failure>) -> Result<String, Failure> {
     let project = project?;
-    if project.dir.join("Cargo.toml").exists() {
+    if compile::can_build(&project) {
         compile::build(&project).await?;
     }
     let (deployed, methods) = deploy::deploy_project(client, &project).await?;

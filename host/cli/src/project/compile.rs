@@ -36,17 +36,22 @@ impl Built {
     }
 }
 
+/// The files that show a project's language: Rust, JavaScript or TypeScript, Python.
+const MARKS: [&str; 3] = ["Cargo.toml", "package.json", "pyproject.toml"];
+
+/// Whether a project is in a language that [`build`] knows.
+pub(crate) fn can_build(project: &Project) -> bool {
+    MARKS.iter().any(|name| project.dir.join(name).exists())
+}
+
 /// Builds a project and writes its component where the manifest says. What is in its directory shows its language.
 pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
-    let has = |name: &str| project.dir.join(name).exists();
-    let component = match [has("Cargo.toml"), has("package.json"), has("pyproject.toml")] {
+    let component = match MARKS.map(|name| project.dir.join(name).exists()) {
         [true, ..] => rust::component(project).await?,
         [_, true, _] => javascript::component(project).await?,
         [_, _, true] => python::component(project).await?,
         _ => {
-            let dir = directory(project)?;
-            let text =
-                format!("{} has no Cargo.toml, package.json or pyproject.toml", dir.display());
+            let text = format!("{} has no {}", directory(project)?.display(), MARKS.join(" or "));
             let help = "build the component with its language's own tools, and deploy its manifest";
             return Err(Failure::usage(codes::UNKNOWN_PROJECT, text).help(help));
         }

@@ -22,7 +22,7 @@ fn walk(dir: &Path, all: &mut Vec<(std::path::PathBuf, u64, Option<std::time::Sy
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_made = ["target", "node_modules", "Cargo.lock", "package-lock.json"];
+        let is_made = ["target", "node_modules", "__pycache__", "Cargo.lock", "package-lock.json"];
         if is_made.iter().any(|made| name == *made) || name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
