@@ -164,7 +164,8 @@ async function once<T>(gateways: Gateways, path: string, request: Request): Prom
   if (body !== undefined) {
     headers["content-type"] = "application/json";
   }
-  const init = { method: "POST", headers, signal, ...(body === undefined ? {} : { body }) };
+  const authorized = await gateways.authorized(headers);
+  const init = { method: "POST", headers: authorized, signal, ...(body === undefined ? {} : { body }) };
   let response: Response;
   let bytes: Uint8Array;
   try {

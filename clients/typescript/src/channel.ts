@@ -51,12 +51,13 @@ export async function* follow<T>(
     const abort = () => ended.abort(signal?.reason);
     signal?.addEventListener("abort", abort, { once: true });
     let retryAfter = 0;
+    const accept: Record<string, string> = { accept: "text/event-stream" };
+    if (cursor !== undefined) {
+      accept["last-event-id"] = cursor;
+    }
+    const headers = await gateways.authorized(accept);
     try {
       signal?.throwIfAborted();
-      const headers: Record<string, string> = { accept: "text/event-stream" };
-      if (cursor !== undefined) {
-        headers["last-event-id"] = cursor;
-      }
       const query = cursor === undefined ? `?from=${encodeURIComponent(start)}` : "";
       const response = await awake(ended, gateways.request(path + query, { headers, signal: ended.signal }));
       const type = response.headers.get("content-type") ?? "";

@@ -42,16 +42,18 @@ export class Gateways {
     return typeof this.#options.token === "function";
   }
 
-  /** Sends a request to the current gateway. */
-  async request(path: string, init: RequestInit & { headers: Record<string, string> }): Promise<Response> {
-    const { token, fetch } = this.#options;
+  /** These headers, and the token. Throws what the application's function for tokens throws. */
+  async authorized(headers: Record<string, string>): Promise<Record<string, string>> {
+    const { token } = this.#options;
     const current = typeof token === "function" ? await token() : token;
-    if (current !== undefined) {
-      init.headers["authorization"] = `Bearer ${current}`;
-    }
+    return current === undefined ? headers : { ...headers, authorization: `Bearer ${current}` };
+  }
+
+  /** Sends a request to the current gateway. */
+  async request(path: string, init: RequestInit): Promise<Response> {
     init.signal?.throwIfAborted();
     const address = this.#addresses[this.#current];
-    return await fetch(`${address}${path}`, { ...init, cache: "no-store", redirect: "error" });
+    return await this.#options.fetch(`${address}${path}`, { ...init, cache: "no-store", redirect: "error" });
   }
 
   /** Uses the next gateway from now on. */

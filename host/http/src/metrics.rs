@@ -67,7 +67,7 @@ impl MetricsServer {
             .layer(middleware::from_fn_with_state(hosts, check_host))
             .with_state(source);
         let connections = Connections::new(&settings, router, None, stop).for_metrics(LIFETIME);
-        connections.accept(self.listener).await.shutdown().await;
+        Arc::new(connections).accept(self.listener).await.shutdown().await;
         // What the source holds is free now, also if it was just asked. The semaphore is never closed.
         let _ = turn.acquire().await;
     }

@@ -193,7 +193,12 @@ impl Document {
             operation
         };
         let id = format!("{entity_type}.call.{}", method.name);
-        let mut sent = vec![reference("parameters", "Timeout"), reference("parameters", "Kind")];
+        let kind = json!({
+            "name": "ostraca-kind", "in": "header",
+            "description": "What the caller takes the method for.",
+            "schema": {"const": if is_query { "query" } else { "command" }},
+        });
+        let mut sent = vec![reference("parameters", "Timeout"), kind];
         if !is_query {
             sent.push(reference("parameters", "IdempotencyKey"));
         }
@@ -324,11 +329,6 @@ fn parameters(max_timeout: Duration) -> Value {
             "name": "ostraca-timeout", "in": "header",
             "description": "How long the caller waits for the outcome, in milliseconds.",
             "schema": {"type": "integer", "minimum": 1, "maximum": most},
-        },
-        "Kind": {
-            "name": "ostraca-kind", "in": "header",
-            "description": "The kind that the caller takes the method for. A method of the other kind is refused.",
-            "schema": {"enum": ["command", "query"]},
         },
         "IdempotencyKey": {
             "name": "idempotency-key", "in": "header",

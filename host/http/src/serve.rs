@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use http::Request;
+use http::header::ALT_SVC;
+use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use ostraca_stats::Stats;
-use ostraca_wire::server::{Server, Service};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -27,16 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::app::App;
-use crate::auth::Authenticator;
-use crate::guard::Hosts;
-use crate::health::{Readiness, TypeWait};
-use crate::links::LoginLinks;
-use crate::login::cookie_name;
-use crate::openapi::DOCUMENTS;
-use crate::router::router;
 use crate::sent::Guarded;
-use crate::sessions::Sessions;
 use crate::settings::{HttpSettings, TlsFiles};
 
 /// The pause after a failure to accept, such as too many open files.
@@ -76,110 +66,6 @@ pub enum BindError {
     },
 }
 
-/// What the gateway asks the node.
-#[derive(Clone)]
-pub struct Probes {
-    /// Whether the node is ready.
-    pub readiness: Readiness,
-    /// Waits for a type.
-    pub type_wait: TypeWait,
-    /// Where responses are counted.
-    pub stats: Arc<Stats>,
-}
-
-/// A gateway that is bound to its address. Connections wait until [`HttpGateway::run`].
-pub struct HttpGateway {
-    listener: TcpListener,
-    address: SocketAddr,
-    tls: Option<TlsAcceptor>,
-    links: Arc<LoginLinks>,
-    settings: HttpSettings,
-}
-
-impl std::fmt::Debug for HttpGateway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HttpGateway").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-impl HttpGateway {
-    /// Binds the address.
-    ///
-    /// # Errors
-    /// [`BindError`].
-    pub async fn bind(settings: HttpSettings) -> Result<Self, BindError> {
-        let address = settings.listen;
-        let tls = match &settings.tls {
-            Some(files) => Some(acceptor(files)?),
-            None if address.ip().is_loopback() => None,
-            None => return Err(BindError::NoTls(address)),
-        };
-        let (listener, address) = listen(address, "http.listen").await?;
-        Ok(Self { listener, address, tls, links: Arc::default(), settings })
-    }
-
-    /// The address that is listened on.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The address for people, as a URL.
-    #[must_use]
-    pub fn url(&self) -> String {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", self.address)
-    }
-
-    /// Links with which people log in to the console.
-    #[must_use]
-    pub fn login_links(&self) -> &Arc<LoginLinks> {
-        &self.links
-    }
-
-    /// Serves until `stop`. Then nothing more is accepted; requests in progress may end within `grace`, after half of
-    /// which calls end with what is known about them.
-    pub async fn run<S: Service>(
-        self,
-        server: Arc<Server<S>>,
-        probes: Probes,
-        stop: CancellationToken,
-        grace: Duration,
-    ) {
-        let Self { listener, address, tls, links, settings } = self;
-        let ending = CancellationToken::new();
-        let sessions = Sessions::new(Arc::clone(&server), settings.clone(), ending.clone());
-        let app = Arc::new(App {
-            server: Arc::clone(&server),
-            auth: Authenticator::new(Arc::clone(&server)),
-            stop: stop.clone(),
-            sessions,
-            hosts: Hosts::new(address, &settings.hosts),
-            cookie: cookie_name(&server.cluster().to_string()),
-            links,
-            readiness: probes.readiness,
-            type_wait: probes.type_wait,
-            stats: probes.stats,
-            max_message: server.limits().max_message,
-            bodies: Arc::new(Semaphore::new(settings.max_body_bytes as usize)),
-            documents: Arc::new(Semaphore::new(DOCUMENTS)),
-            settings,
-        });
-        let connections = Connections::new(&app.settings, router(&app), tls, stop);
-        drop(app);
-        let mut tasks = connections.accept(listener).await;
-        let mut all = async || while tasks.join_next().await.is_some() {};
-        if timeout(grace / 2, all()).await.is_err() {
-            ending.cancel();
-            if timeout(grace / 2, all()).await.is_err() {
-                tracing::warn!("HTTP requests were still in progress");
-            }
-        }
-        ending.cancel();
-        // Dropped: ends what is left.
-    }
-}
-
 /// Listens on an address, which `setting` names.
 ///
 /// # Errors
@@ -197,13 +83,15 @@ pub(crate) async fn listen(
 /// How connections are served.
 pub(crate) struct Connections {
     builder: auto::Builder<TokioExecutor>,
-    router: Router,
+    pub(crate) router: Router,
     tls: Option<TlsAcceptor>,
+    /// Tells browsers that there is HTTP/3 too.
+    pub(crate) alt_svc: Option<HeaderValue>,
     /// A connection that waits for a place is not accepted yet.
     places: Arc<Semaphore>,
-    stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
     /// How long a connection may have no request in progress.
-    idle: Duration,
+    pub(crate) idle: Duration,
     /// How long a connection may last; `None` for no limit.
     lifetime: Option<Duration>,
 }
@@ -230,7 +118,7 @@ impl Connections {
             .keep_alive_timeout(KEEP_ALIVE);
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let idle = settings.header_timeout;
-        Self { builder, router, tls, places, stop, idle, lifetime: None }
+        Self { builder, router, tls, alt_svc: None, places, stop, idle, lifetime: None }
     }
 
     /// The same for few clients that need no HTTP/2, each for a limited time.
@@ -238,16 +126,21 @@ impl Connections {
         Self { builder: self.builder.http1_only(), lifetime: Some(lifetime), ..self }
     }
 
+    /// Waits for a place for one more connection; `None` if the gateway stops.
+    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            () = self.stop.cancelled() => None,
+            // The semaphore is never closed.
+            place = Arc::clone(&self.places).acquire_owned() => place.ok(),
+        }
+    }
+
     /// Accepts connections until the gateway stops. Returns those that are still open.
-    pub(crate) async fn accept(self, listener: TcpListener) -> JoinSet<()> {
-        let connections = Arc::new(self);
+    pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) -> JoinSet<()> {
+        let connections = self;
         let mut tasks = JoinSet::new();
         loop {
-            let place = tokio::select! {
-                () = connections.stop.cancelled() => return tasks,
-                // The semaphore is never closed.
-                Ok(place) = Arc::clone(&connections.places).acquire_owned() => place,
-            };
+            let Some(place) = connections.place().await else { return tasks };
             let stream = tokio::select! {
                 () = connections.stop.cancelled() => return tasks,
                 accepted = listener.accept() => match accepted {
@@ -288,8 +181,12 @@ impl Connections {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             let (router, guard) = (self.router.clone(), activity.enter());
+            let alt_svc = self.alt_svc.clone();
             async move {
-                let Ok(response) = router.oneshot(request).await;
+                let Ok(mut response) = router.oneshot(request).await;
+                if let Some(value) = alt_svc {
+                    response.headers_mut().insert(ALT_SVC, value);
+                }
                 Ok::<_, Infallible>(response.map(|body| Guarded { body, _guard: guard }))
             }
         });
@@ -322,7 +219,7 @@ impl Connections {
 
 /// How many requests a connection has in progress, and since when it has none.
 #[derive(Debug)]
-struct Activity(Mutex<(usize, Instant)>);
+pub(crate) struct Activity(Mutex<(usize, Instant)>);
 
 impl Default for Activity {
     fn default() -> Self {
@@ -331,13 +228,13 @@ impl Default for Activity {
 }
 
 impl Activity {
-    fn enter(self: &Arc<Self>) -> InProgress {
+    pub(crate) fn enter(self: &Arc<Self>) -> InProgress {
         self.lock().0 += 1;
         InProgress(Arc::clone(self))
     }
 
     /// Waits until there has been no request for this long.
-    async fn idle_for(&self, limit: Duration) {
+    pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let since = match *self.lock() {
                 (0, since) => since,
@@ -356,7 +253,7 @@ impl Activity {
 }
 
 /// A request in progress, until its response has been sent.
-struct InProgress(Arc<Activity>);
+pub(crate) struct InProgress(Arc<Activity>);
 
 impl Drop for InProgress {
     fn drop(&mut self) {
@@ -366,7 +263,11 @@ impl Drop for InProgress {
     }
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, BindError> {
+/// The settings of TLS with these files, without HTTP/3.
+///
+/// # Errors
+/// [`BindError::Tls`].
+pub(crate) fn tls_config(files: &TlsFiles) -> Result<ServerConfig, BindError> {
     let unusable =
         |setting, path: &PathBuf, why: String| BindError::Tls { setting, path: path.clone(), why };
     let certificate = |why: String| unusable("http.certificate", &files.certificate, why);
@@ -387,5 +288,5 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, BindError> {
         .with_single_cert(chain, private)
         .map_err(|error| key(error.to_string()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(config)
 }

@@ -20,6 +20,8 @@ pub struct HttpSettings {
     pub listen: SocketAddr,
     /// Required unless `listen` is a loopback address.
     pub tls: Option<TlsFiles>,
+    /// Whether it serves HTTP/3 too, on UDP at the same address and port. Only with `tls`. Default true.
+    pub http3: bool,
     /// Names by which clients address the gateway, besides its address; on a loopback address also `localhost`.
     pub hosts: Vec<String>,
     /// Maximum number of connections. At the limit, further ones wait to be accepted. Default 1,024.
@@ -51,6 +53,7 @@ impl HttpSettings {
         Self {
             listen,
             tls: None,
+            http3: true,
             hosts: Vec::new(),
             max_connections: 1_024,
             principal_requests: 1_000,

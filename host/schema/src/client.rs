@@ -8,6 +8,7 @@
 mod model;
 mod names;
 mod python;
+mod read;
 mod rust;
 mod shapes;
 mod typescript;

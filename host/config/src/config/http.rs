@@ -16,6 +16,7 @@ pub(super) struct HttpSection {
     pub(super) listen: Option<SocketAddr>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
+    pub(super) http3: bool,
     pub(super) hosts: Vec<String>,
     pub(super) max_connections: u32,
     pub(super) principal_requests: u32,
@@ -41,6 +42,7 @@ impl Default for HttpSection {
             listen: None,
             certificate: None,
             key: None,
+            http3: http.http3,
             hosts: Vec::new(),
             max_connections: saturating_u32(http.max_connections),
             principal_requests: saturating_u32(http.principal_requests),
@@ -64,6 +66,7 @@ impl HttpSection {
         Some(HttpSettings {
             listen: self.listen?,
             tls,
+            http3: self.http3,
             hosts: self.hosts.clone(),
             max_connections: self.max_connections as usize,
             principal_requests: self.principal_requests as usize,

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod console;
+mod http3;
 mod keys;
 mod metrics;
 mod roles;

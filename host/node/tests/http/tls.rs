@@ -16,10 +16,10 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::{Gateway, SOON};
 
-const HOST: &str = "api.example.com";
+pub(super) const HOST: &str = "api.example.com";
 
 /// A gateway with a certificate for `api.example.com`, and that certificate.
-async fn with_tls() -> (Gateway, CertificateDer<'static>) {
+pub(super) async fn with_tls() -> (Gateway, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed([HOST.to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("a directory");
     let (certificate, key) = (dir.path().join("https.pem"), dir.path().join("https.key"));
@@ -97,6 +97,8 @@ async fn http_1_works_over_tls_and_never_without_it() {
     tokio::spawn(connection);
     let request = Request::get("/livez").header("host", HOST).body(Empty::<Bytes>::new());
     let alive = sender.send_request(request.expect("a request")).await.expect("a response");
+    let http3 = format!("h3=\":{}\"; ma=86400", gateway.address.port());
+    assert_eq!(alive.headers()["alt-svc"], http3, "browsers learn of HTTP/3");
     assert_eq!((alive.status(), alive.version()), (StatusCode::OK, Version::HTTP_11));
     let mut plain = gateway.connect().await;
     let request = format!("GET /livez HTTP/1.1\r\nhost: {HOST}\r\n\r\n");

@@ -98,7 +98,7 @@ async fn a_lost_answer_is_asked_for_with_the_same_key() -> Result<()> {
             // It speaks QUIC, and its lost answers are in other suites.
             continue;
         }
-        let talk = async {
+        let conversation = async {
             caller.connect("lossy", &lossy.at(gateways)).await?;
             lossy.lose(3);
             let answer = caller.call("lossy", add(language).keyed()).await?;
@@ -149,7 +149,7 @@ async fn a_lost_answer_is_asked_for_with_the_same_key() -> Result<()> {
             ensure!(matches!(&answer, Ok((value, _)) if *value == json!(8)), "{answer:?}");
             Ok(())
         };
-        talk.await.context(language)?;
+        conversation.await.context(language)?;
     }
     setting.admin.close().await;
     Ok(())

@@ -1,0 +1,235 @@
+//! HTTP/3: the same requests on QUIC, at the address and port of the gateway. Browsers learn of it from the header
+//! `alt-svc` of other responses.
+//!
+//! It is an endpoint of its own, since the one of the node asks its clients for certificates.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use bytes::{Buf, Bytes};
+use h3::error::{Code, StreamError};
+use h3::quic::RecvStream;
+use h3::server::{RequestResolver, RequestStream};
+use http::Response;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+use crate::serve::{Activity, BindError, Connections, InProgress};
+use crate::settings::HttpSettings;
+
+/// The protocol's name in TLS.
+const ALPN: &[u8] = b"h3";
+/// Maximum number of concurrent requests on one connection, as with HTTP/2, and of streams for HTTP/3 itself.
+const REQUESTS: u32 = 250;
+const CONTROL: u32 = 8;
+/// Bytes that a connection may have in flight for each of its streams, and in all.
+const STREAM_WINDOW: u32 = 256 << 10;
+const WINDOW: u32 = 2 << 20;
+/// A connection is given up that is silent for so many `header-timeout`s.
+const SILENCE: u32 = 3;
+
+/// The endpoint, before it serves.
+pub(crate) struct Http3 {
+    endpoint: Endpoint,
+    header_bytes: u64,
+}
+
+impl Http3 {
+    /// Binds the UDP port of the gateway's address.
+    pub(crate) fn bind(
+        address: SocketAddr,
+        mut tls: rustls::ServerConfig,
+        settings: &HttpSettings,
+    ) -> Result<Self, BindError> {
+        let failed = |source| BindError::Listen { setting: "http.listen", address, source };
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let tls = QuicServerConfig::try_from(tls)
+            .map_err(|error| failed(std::io::Error::other(error)))?;
+        let mut transport = TransportConfig::default();
+        let silence = settings.header_timeout * SILENCE;
+        transport
+            .max_concurrent_bidi_streams(VarInt::from_u32(REQUESTS))
+            .max_concurrent_uni_streams(VarInt::from_u32(CONTROL))
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+            .receive_window(VarInt::from_u32(WINDOW))
+            .send_window(WINDOW.into())
+            .datagram_receive_buffer_size(None)
+            // A longer time than the protocol can express is none.
+            .max_idle_timeout(silence.try_into().ok())
+            .keep_alive_interval(Some(settings.header_timeout));
+        let mut config = ServerConfig::with_crypto(Arc::new(tls));
+        config.transport_config(Arc::new(transport));
+        let socket = std::net::UdpSocket::bind(address).map_err(failed)?;
+        let endpoint = Endpoint::new(
+            EndpointConfig::default(),
+            Some(config),
+            socket,
+            Arc::new(quinn::TokioRuntime),
+        );
+        let header_bytes = settings.max_header_bytes as u64;
+        Ok(Self { endpoint: endpoint.map_err(failed)?, header_bytes })
+    }
+
+    /// Accepts connections until the gateway stops. Returns those that are still open.
+    pub(crate) async fn accept(self, connections: Arc<Connections>) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        loop {
+            let Some(place) = connections.place().await else { break };
+            let incoming = tokio::select! {
+                () = connections.stop.cancelled() => break,
+                incoming = self.endpoint.accept() => incoming,
+            };
+            // The endpoint is not closed while this runs.
+            let Some(incoming) = incoming else { break };
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(serve(incoming, Arc::clone(&connections), self.header_bytes, place));
+        }
+        self.endpoint.set_server_config(None);
+        tasks
+    }
+}
+
+async fn serve(
+    incoming: Incoming,
+    connections: Arc<Connections>,
+    header_bytes: u64,
+    _place: OwnedSemaphorePermit,
+) {
+    let idle = connections.idle;
+    let connection = match timeout(idle, async { incoming.accept()?.await }).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a QUIC handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("a QUIC handshake took too long");
+            return;
+        }
+    };
+    let mut builder = h3::server::builder();
+    builder.max_field_section_size(header_bytes);
+    let built = builder.build(h3_quinn::Connection::new(connection.clone())).await;
+    let mut http3: h3::server::Connection<h3_quinn::Connection, Bytes> = match built {
+        Ok(http3) => http3,
+        Err(error) => {
+            tracing::debug!(%error, "an HTTP/3 connection ended");
+            return;
+        }
+    };
+    let activity = Arc::new(Activity::default());
+    let mut requests = JoinSet::new();
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            accepted = http3.accept() => match accepted {
+                Ok(Some(resolver)) => {
+                    let guard = activity.enter();
+                    let router = connections.router.clone();
+                    let respond = respond(resolver, router, idle, guard);
+                    requests.spawn(async move {
+                        // The headers of a request, its body and its response have limits of their own.
+                        if let Err(error) = respond.await {
+                            tracing::debug!(%error, "a request over HTTP/3 ended");
+                        }
+                    });
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "an HTTP/3 connection ended");
+                    break;
+                }
+            },
+            Some(_) = requests.join_next() => {}
+            () = connections.stop.cancelled(), if !stopping => {
+                stopping = true;
+                // It may be gone already.
+                let _ = http3.shutdown(0).await;
+            }
+            () = activity.idle_for(idle) => {
+                if stopping {
+                    break;
+                }
+                stopping = true;
+                let _ = http3.shutdown(0).await;
+            }
+        }
+    }
+    while requests.join_next().await.is_some() {}
+    connection.close(Code::H3_NO_ERROR.value().try_into().unwrap_or(VarInt::MAX), b"");
+}
+
+/// Serves one request.
+async fn respond(
+    resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+    router: Router,
+    limit: Duration,
+    _guard: InProgress,
+) -> Result<(), StreamError> {
+    // A stream on which no request comes must not keep its connection open.
+    let Ok(resolved) = timeout(limit, resolver.resolve_request()).await else { return Ok(()) };
+    let (request, stream) = resolved?;
+    let (mut sender, receiver) = stream.split();
+    let request = request.map(|()| Body::new(Received { stream: receiver, ended: false }));
+    let Ok(response) = router.oneshot(request).await;
+    let (head, mut body) = response.into_parts();
+    sender.send_response(Response::from_parts(head, ())).await?;
+    while let Some(frame) = body.frame().await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => sender.send_data(data).await?,
+            // Responses have no trailers.
+            Ok(Err(_)) => {}
+            Err(_) => {
+                sender.stop_stream(Code::H3_INTERNAL_ERROR);
+                return Ok(());
+            }
+        }
+    }
+    sender.finish().await
+}
+
+/// The body of a request.
+struct Received<S> {
+    stream: RequestStream<S, Bytes>,
+    ended: bool,
+}
+
+impl<S: RecvStream + Unpin> http_body::Body for Received<S> {
+    type Data = Bytes;
+    type Error = StreamError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StreamError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(match ready!(self.stream.poll_recv_data(context)) {
+            Ok(Some(mut data)) => Some(Ok(Frame::data(data.copy_to_bytes(data.remaining())))),
+            Ok(None) => {
+                self.ended = true;
+                None
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}
