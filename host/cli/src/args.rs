@@ -682,9 +682,9 @@ pub(crate) struct TypedClient {
 /// The language of typed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ClientLanguage {
-    /// TypeScript, for the package in clients/typescript
+    /// TypeScript, for the package in host/client/typescript
     Ts,
-    /// Python, for the package in clients/python
+    /// Python, for the package in host/client/python
     Python,
     /// Rust, for the crate ostraca-client
     Rust,

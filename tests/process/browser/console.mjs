@@ -4,9 +4,9 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { readFileSync } from "node:fs";
-import { createInterface } from "node:readline";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
+import { please } from "./wishes.mjs";
 
 const { CHROMIUM, URLS, OPERATOR, VIEWER, LINK, SHARDS, ENTITIES, HOSTILE, SCREENSHOTS } = process.env;
 const urls = JSON.parse(URLS);
@@ -16,12 +16,6 @@ const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 /** A bound of liveness: what is waited for has happened by then. */
 const SOON = 60_000;
 
-const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-async function please(name) {
-  console.log(`do ${name}`);
-  const { done } = await answers.next();
-  assert(!done, "the test has ended");
-}
 const say = (text) => console.log(text);
 
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });

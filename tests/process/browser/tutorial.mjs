@@ -1,17 +1,11 @@
 // The page of the tutorial in a real browser: money moves in two windows, and a transfer ends although its node is killed.
 
 import assert from "node:assert/strict";
-import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
+import { please } from "./wishes.mjs";
 
 const { CHROMIUM, PAGE } = process.env;
 const SOON = 60_000;
-const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-async function please(name) {
-  console.log(`do ${name}`);
-  const { done } = await answers.next();
-  assert(!done, "the test has ended");
-}
 
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 const context = await browser.newContext();

@@ -101,7 +101,7 @@ fn project(dir: &Path, tutorial: &str) -> Result<()> {
 #[test]
 fn the_tutorial_works_as_it_is_written() -> Result<()> {
     let client = artifacts::scratch("typescript")?;
-    install_from_npm(&artifacts::root().join("clients/typescript"), &client);
+    install_from_npm(&artifacts::root().join("host/client/typescript"), &client);
     shell(&client, "node_modules/.bin/tsc")?;
     let playwright = artifacts::scratch("browser")?;
     install_from_npm(&artifacts::root().join("tests/process/browser"), &playwright);

@@ -112,7 +112,7 @@ impl Caller {
         let mut python = Command::new(python()?);
         python
             .arg(scripts.join("python.py"))
-            .env("PYTHONPATH", artifacts::root().join("clients/python"))
+            .env("PYTHONPATH", artifacts::root().join("host/client/python"))
             .env("PYTHONDONTWRITEBYTECODE", "1");
         Ok(vec![
             ("Rust", Self::Rust(Arc::default())),
@@ -266,7 +266,7 @@ fn text(value: &Value, member: &str) -> Result<String> {
 /// The TypeScript client, compiled, and the program that compiles.
 pub(crate) fn typescript() -> Result<[PathBuf; 2]> {
     let client = artifacts::scratch("typescript")?;
-    install_from_npm(&artifacts::root().join("clients/typescript"), &client);
+    install_from_npm(&artifacts::root().join("host/client/typescript"), &client);
     let compiler = client.join("node_modules/.bin/tsc");
     let output = std::process::Command::new(&compiler).current_dir(&client).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -105,7 +105,7 @@ async fn typed_calls_compile_and_run_in_each_language() -> Result<()> {
     let used = |mut command: Command| {
         command.current_dir(&scratch).env("TOKEN", &setting.gateways.tokens[0]);
         command.env("ADDRESSES", &addresses).env("PYTHONDONTWRITEBYTECODE", "1");
-        command.env("PYTHONPATH", artifacts::root().join("clients/python"));
+        command.env("PYTHONPATH", artifacts::root().join("host/client/python"));
         run(command)
     };
     let mut typescript = Command::new(node);
@@ -119,7 +119,7 @@ async fn typed_calls_compile_and_run_in_each_language() -> Result<()> {
     check
         .args(["use.py", "cart.py", "hostile.py"])
         .arg(artifacts::root().join("tests/process/clients/python.py"));
-    check.arg(artifacts::root().join("clients/python/ostraca"));
+    check.arg(artifacts::root().join("host/client/python/ostraca"));
     used(check)?;
     let mut import = Command::new(&python);
     import.args(["-c", "import hostile, cart; print(len(hostile.__dict__) > 5)"]);
