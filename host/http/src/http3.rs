@@ -93,6 +93,13 @@ impl Http3 {
             // The endpoint is not closed while this runs.
             let Some(incoming) = incoming else { break };
             while tasks.try_join_next().is_some() {}
+            if connections.is_half_full() && !incoming.remote_address_validated() {
+                // New clients must first prove their address: a forged one would take a place for a while.
+                if let Err(error) = incoming.retry() {
+                    error.into_incoming().refuse();
+                }
+                continue;
+            }
             tasks.spawn(serve(incoming, Arc::clone(&connections), self.header_bytes, place));
         }
         self.endpoint.set_server_config(None);

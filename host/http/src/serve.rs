@@ -89,6 +89,7 @@ pub(crate) struct Connections {
     pub(crate) alt_svc: Option<HeaderValue>,
     /// A connection that waits for a place is not accepted yet.
     places: Arc<Semaphore>,
+    most: usize,
     pub(crate) stop: CancellationToken,
     /// How long a connection may have no request in progress.
     pub(crate) idle: Duration,
@@ -118,12 +119,18 @@ impl Connections {
             .keep_alive_timeout(KEEP_ALIVE);
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let idle = settings.header_timeout;
-        Self { builder, router, tls, alt_svc: None, places, stop, idle, lifetime: None }
+        let most = settings.max_connections;
+        Self { builder, router, tls, alt_svc: None, places, most, stop, idle, lifetime: None }
     }
 
     /// The same for few clients that need no HTTP/2, each for a limited time.
     pub(crate) fn for_metrics(self, lifetime: Duration) -> Self {
         Self { builder: self.builder.http1_only(), lifetime: Some(lifetime), ..self }
+    }
+
+    /// Whether half of the places for connections are taken.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.places.available_permits() < self.most / 2
     }
 
     /// Waits for a place for one more connection; `None` if the gateway stops.

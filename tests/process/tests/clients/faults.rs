@@ -46,17 +46,11 @@ impl Lossy {
                     let back = async {
                         let mut bytes = vec![0; 64 << 10];
                         while let Ok(count @ 1..) = from_gateway.read(&mut bytes).await {
-                            let is_preflight = !String::from_utf8_lossy(&bytes[..count])
-                                .contains("ostraca-outcome: result");
-                            let taken =
-                                left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                                    left.checked_sub(1)
-                                });
-                            if !is_preflight && taken.is_ok() {
+                            // A browser's preflights pass.
+                            let text = String::from_utf8_lossy(&bytes[..count]);
+                            let is_lost = text.contains("ostraca-outcome: result") && take(&left);
+                            if is_lost {
                                 return;
-                            }
-                            if is_preflight && taken.is_ok() {
-                                left.fetch_add(1, Ordering::SeqCst);
                             }
                             if to_caller.write_all(&bytes[..count]).await.is_err() {
                                 return;
@@ -80,6 +74,12 @@ impl Lossy {
     fn at(&self, gateways: &Gateways) -> Gateways {
         Gateways { http: vec![self.address.clone()], ..gateways.clone() }
     }
+}
+
+/// Takes one of those that are left, if there is one.
+fn take(left: &AtomicU64) -> bool {
+    let one_less = |left: u64| left.checked_sub(1);
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }
 
 fn add(id: &str) -> Call {
