@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -111,6 +112,18 @@ fn suites() -> Result<Vec<Suite>> {
     Ok(all)
 }
 
+/// Where the compiler's own libraries are: the tests of a macro crate load them.
+fn libraries() -> Result<OsString> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(["--print", "target-libdir"]).output()?;
+    ensure!(output.status.success(), "rustc does not say where its libraries are");
+    let own =
+        PathBuf::from(String::from_utf8(output.stdout).context("read rustc's output")?.trim());
+    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let inherited = std::env::split_paths(&inherited).filter(|path| !path.as_os_str().is_empty());
+    Ok(std::env::join_paths(std::iter::once(own).chain(inherited))?)
+}
+
 /// What is left to run.
 struct Queue {
     computing: Mutex<VecDeque<Suite>>,
@@ -120,6 +133,7 @@ struct Queue {
     failed: Mutex<Vec<String>>,
     /// Where suites print to.
     folder: PathBuf,
+    libraries: OsString,
     threads: usize,
 }
 
@@ -164,6 +178,7 @@ impl Queue {
         let status = command
             .current_dir(&suite.dir)
             .env("CARGO_MANIFEST_DIR", &suite.dir)
+            .env("LD_LIBRARY_PATH", &self.libraries)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(errors)
@@ -201,6 +216,7 @@ fn main() -> Result<ExitCode> {
         ended: AtomicUsize::new(0),
         failed: Mutex::default(),
         folder: artifacts::scratch("suites")?,
+        libraries: libraries()?,
         threads: std::thread::available_parallelism()?.get(),
     };
     println!("suites: {} to run, two at a time; each is shown when it has ended", queue.total);
