@@ -3,6 +3,7 @@
 //!
 //! It is an endpoint of its own, since the one of the node asks its clients for certificates.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,11 +12,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::response::IntoResponse;
 use bytes::{Buf, Bytes};
 use h3::error::{Code, StreamError};
-use h3::quic::RecvStream;
+use h3::proto::frame::Frame as Http3Frame;
+use h3::quic::{RecvStream, StreamId};
 use h3::server::{RequestResolver, RequestStream};
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use quinn::crypto::rustls::QuicServerConfig;
@@ -27,15 +30,20 @@ use tower::ServiceExt;
 
 use crate::serve::{Activity, BindError, Connections, InProgress};
 use crate::settings::HttpSettings;
+use crate::webtransport::{Limits, SESSIONS, Sessions};
 
 /// The protocol's name in TLS.
 const ALPN: &[u8] = b"h3";
 /// Maximum number of concurrent requests on one connection, as with HTTP/2, and of streams for HTTP/3 itself.
 const REQUESTS: u32 = 250;
 const CONTROL: u32 = 8;
+/// Bytes of datagrams that are kept: browsers require that they may send some, and nothing reads them.
+const DATAGRAMS: usize = 1 << 10;
 /// Bytes that a connection may have in flight for each of its streams, and in all.
 const STREAM_WINDOW: u32 = 256 << 10;
 const WINDOW: u32 = 2 << 20;
+/// How long a client has to receive the last responses of a connection that ends, and to close it.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// A connection is given up that is silent for so many `header-timeout`s.
 const SILENCE: u32 = 3;
 
@@ -64,7 +72,7 @@ impl Http3 {
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
             .receive_window(VarInt::from_u32(WINDOW))
             .send_window(WINDOW.into())
-            .datagram_receive_buffer_size(None)
+            .datagram_receive_buffer_size(Some(DATAGRAMS))
             // A longer time than the protocol can express is none.
             .max_idle_timeout(silence.try_into().ok())
             .keep_alive_interval(Some(settings.header_timeout));
@@ -126,7 +134,12 @@ async fn serve(
         }
     };
     let mut builder = h3::server::builder();
-    builder.max_field_section_size(header_bytes);
+    builder
+        .max_field_section_size(header_bytes)
+        .enable_extended_connect(true)
+        .enable_datagram(true)
+        .enable_webtransport(true)
+        .max_webtransport_sessions(SESSIONS as u64);
     let built = builder.build(h3_quinn::Connection::new(connection.clone())).await;
     let mut http3: h3::server::Connection<h3_quinn::Connection, Bytes> = match built {
         Ok(http3) => http3,
@@ -136,20 +149,31 @@ async fn serve(
         }
     };
     let activity = Arc::new(Activity::default());
+    let context = Arc::new(Serving {
+        router: connections.router.clone(),
+        limits: Limits { head_bytes: header_bytes, head_time: idle },
+        sessions: Sessions::default(),
+    });
     let mut requests = JoinSet::new();
+    // Sessions have no requests of their own: they end with the connection.
+    let mut sessions = JoinSet::new();
     let mut stopping = false;
     loop {
+        if context.sessions.is_used_up() && !stopping {
+            stopping = true;
+            let _ = http3.shutdown(0).await;
+        }
         tokio::select! {
             accepted = http3.accept() => match accepted {
                 Ok(Some(resolver)) => {
-                    let guard = activity.enter();
-                    let router = connections.router.clone();
-                    let respond = respond(resolver, router, idle, guard);
+                    let (guard, context) = (activity.enter(), Arc::clone(&context));
                     requests.spawn(async move {
                         // The headers of a request, its body and its response have limits of their own.
-                        if let Err(error) = respond.await {
+                        let responded = context.respond(resolver, guard).await;
+                        responded.unwrap_or_else(|error| {
                             tracing::debug!(%error, "a request over HTTP/3 ended");
-                        }
+                            None
+                        })
                     });
                 }
                 Ok(None) => break,
@@ -158,38 +182,106 @@ async fn serve(
                     break;
                 }
             },
-            Some(_) = requests.join_next() => {}
+            Some(ended) = requests.join_next() => {
+                if let Ok(Some(stream)) = ended {
+                    sessions.spawn(Arc::clone(&context).hold(stream));
+                }
+            }
+            Some(_) = sessions.join_next() => {}
             () = connections.stop.cancelled(), if !stopping => {
                 stopping = true;
                 // It may be gone already.
                 let _ = http3.shutdown(0).await;
             }
-            () = activity.idle_for(idle) => {
-                if stopping {
-                    break;
-                }
+            // Nothing more is accepted then, so what is in progress is all there is.
+            () = activity.idle_for(Duration::ZERO), if stopping => break,
+            () = activity.idle_for(idle), if !stopping => {
                 stopping = true;
                 let _ = http3.shutdown(0).await;
             }
         }
     }
     while requests.join_next().await.is_some() {}
+    sessions.shutdown().await;
+    // Closing throws away what the client has not received yet: a client closes when it has everything.
+    let farewell = async {
+        // Refuses what comes too late.
+        while let Ok(Some(_)) = http3.accept().await {}
+        connection.closed().await
+    };
+    let _ = timeout(FAREWELL, farewell).await;
     connection.close(Code::H3_NO_ERROR.value().try_into().unwrap_or(VarInt::MAX), b"");
 }
 
-/// Serves one request.
-async fn respond(
-    resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+/// The stream on which a WebTransport session was opened.
+type SessionStream = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+
+/// What the requests of a connection have in common.
+struct Serving {
     router: Router,
-    limit: Duration,
-    _guard: InProgress,
+    limits: Limits,
+    sessions: Sessions,
+}
+
+impl Serving {
+    /// Serves one request, or one stream of a session. Returns the stream of a session that it opened.
+    async fn respond(
+        &self,
+        mut resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+        _guard: InProgress,
+    ) -> Result<Option<SessionStream>, StreamError> {
+        // A stream on which no request comes must not keep its connection open.
+        let first = poll_fn(|context| resolver.frame_stream.poll_next(context));
+        let Ok(first) = timeout(self.limits.head_time, first).await else { return Ok(None) };
+        if let Ok(Some(Http3Frame::WebTransportStream(session))) = first {
+            let stream = resolver.frame_stream.into_inner();
+            let (limits, router) = (self.limits, self.router.clone());
+            if let Err(error) = self.sessions.serve(session, stream, limits, router).await {
+                tracing::debug!(%error, "a request over WebTransport ended");
+            }
+            return Ok(None);
+        }
+        let (request, mut stream) = resolver.accept_with_frame(first)?.resolve().await?;
+        if !Sessions::is_asked_for(&request) {
+            let (sender, receiver) = stream.split();
+            let request = request.map(|()| Body::new(Received { stream: receiver, ended: false }));
+            let Ok(response) = self.router.clone().oneshot(request).await;
+            send(sender, response).await?;
+            return Ok(None);
+        }
+        let response = match self.sessions.check_room() {
+            Ok(()) => {
+                let asked = request.clone().map(|()| Body::empty());
+                let Ok(response) = self.router.clone().oneshot(asked).await;
+                response
+            }
+            Err(refused) => refused.into_response(),
+        };
+        if response.status() != StatusCode::OK {
+            let (sender, _receiver) = stream.split();
+            send(sender, response).await?;
+            return Ok(None);
+        }
+        stream.send_response(response.map(|_| ())).await?;
+        self.sessions.open(stream.id().into(), &request);
+        Ok(Some(stream))
+    }
+
+    /// Keeps a session until its client closes it. What the client sends for the session itself is not used.
+    async fn hold(self: Arc<Self>, mut stream: SessionStream) {
+        let id: StreamId = stream.id();
+        while let Ok(Some(_)) = stream.recv_data().await {}
+        self.sessions.close(id.into());
+        // It may be gone already.
+        let _ = stream.finish().await;
+    }
+}
+
+/// Sends a response.
+async fn send<S: h3::quic::SendStream<Bytes>>(
+    mut sender: RequestStream<S, Bytes>,
+    response: Response<Body>,
 ) -> Result<(), StreamError> {
-    // A stream on which no request comes must not keep its connection open.
-    let Ok(resolved) = timeout(limit, resolver.resolve_request()).await else { return Ok(()) };
-    let (request, stream) = resolved?;
-    let (mut sender, receiver) = stream.split();
-    let request = request.map(|()| Body::new(Received { stream: receiver, ended: false }));
-    let Ok(response) = router.oneshot(request).await;
     let (head, mut body) = response.into_parts();
     sender.send_response(Response::from_parts(head, ())).await?;
     while let Some(frame) = body.frame().await {

@@ -33,6 +33,7 @@ mod session;
 mod sessions;
 mod settings;
 mod stream;
+mod webtransport;
 
 pub use auth::ANONYMOUS;
 pub use gateway::{HttpGateway, Probes};

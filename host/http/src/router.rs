@@ -7,14 +7,14 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{connect, get, post};
 use http::{Method, StatusCode, Uri};
 use ostraca_codes::codes;
 use ostraca_wire::server::Service;
 
 use crate::app::App;
 use crate::problem::{Problem, wrong_method};
-use crate::{admin, calls, channels, health, login, openapi, origin, page};
+use crate::{admin, calls, channels, health, login, openapi, origin, page, webtransport};
 
 pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
     let call = "/v1/{namespace}/{entity_type}/{id}/call/{method}";
@@ -26,6 +26,7 @@ pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
             get(calls::call_entity::<S>).post(calls::call_entity::<S>).fallback(other_method),
         )
         .route(channel, get(channels::follow::<S>).fallback(not_a_get))
+        .route(webtransport::PATH, connect(webtransport::admit).fallback(webtransport::refuse))
         .route("/openapi.json", get(openapi::show::<S>).fallback(not_a_get))
         .route("/v1/admin/{request}", post(admin::ask::<S>).fallback(not_a_post))
         .route("/console/login", post(login::log_in::<S>).fallback(not_a_post))

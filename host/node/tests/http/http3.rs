@@ -19,7 +19,7 @@ use super::SOON;
 use super::tls::{HOST, with_tls};
 
 /// A QUIC connection to the gateway.
-async fn dial(address: SocketAddr, trusted: &CertificateDer<'static>) -> Connection {
+pub(super) async fn dial(address: SocketAddr, trusted: &CertificateDer<'static>) -> Connection {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).expect("a root");
     let mut tls =

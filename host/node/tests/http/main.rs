@@ -9,6 +9,7 @@ mod metrics;
 mod roles;
 mod tls;
 mod web;
+mod webtransport;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

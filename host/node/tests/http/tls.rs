@@ -20,12 +20,18 @@ pub(super) const HOST: &str = "api.example.com";
 
 /// A gateway with a certificate for `api.example.com`, and that certificate.
 pub(super) async fn with_tls() -> (Gateway, CertificateDer<'static>) {
+    with_tls_and("").await
+}
+
+/// The same, with more settings of `[http]`.
+pub(super) async fn with_tls_and(more: &str) -> (Gateway, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed([HOST.to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("a directory");
     let (certificate, key) = (dir.path().join("https.pem"), dir.path().join("https.key"));
     std::fs::write(&certificate, made.cert.pem()).expect("written");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-    let settings = format!("certificate = {certificate:?}\nkey = {key:?}\nhosts = [\"{HOST}\"]");
+    let settings =
+        format!("certificate = {certificate:?}\nkey = {key:?}\nhosts = [\"{HOST}\"]\n{more}");
     // They are read at the start.
     (Gateway::start(&settings).await, made.cert.der().clone())
 }
