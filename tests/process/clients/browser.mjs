@@ -22,7 +22,7 @@ const server = createServer(async ({ url }, response) => {
   response.end(text);
 });
 await new Promise((listening) => server.listen(Number(process.env.PORT), "127.0.0.1", listening));
-const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
+const args = ["--no-sandbox", "--disable-gpu", "--no-first-run"];
 args.push("--disable-background-networking", "--disable-component-update", "--disable-sync");
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args });
 const tab = await browser.newPage();

@@ -25,7 +25,9 @@ async function answered(ostraca, request) {
     const { addresses, tokens } = request;
     let used = 0;
     const token = tokens.length === 1 ? tokens[0] : () => tokens[Math.min(used++, tokens.length - 1)];
-    clients.set(name, new ostraca.Client(addresses, { token }));
+    const { certificate } = request;
+    const options = certificate == null ? {} : { fetch: ostraca.webTransport({ certificateHashes: [certificate] }) };
+    clients.set(name, new ostraca.Client(addresses, { token, ...options }));
     return {};
   }
   const entity = clients.get(name).entity(request.type, request.id);

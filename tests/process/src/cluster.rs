@@ -76,6 +76,8 @@ pub struct Options {
     pub slow_syncs: Option<Duration>,
     /// Whether each node has an HTTP gateway, which clients reach without a proxy, and serves metrics.
     pub http: bool,
+    /// TOML with more settings of every gateway.
+    pub http_settings: String,
     /// Whether each node is in a pod, about which the managers ask.
     pub pods: bool,
     /// Where the stores are; the cluster starts the servers that they need.
@@ -96,6 +98,7 @@ impl Options {
             seed: 0,
             slow_syncs: None,
             http: false,
+            http_settings: String::new(),
             pods: false,
             stores: Stores::Node,
         }
@@ -229,7 +232,8 @@ impl Cluster {
             home.set(&format!("roles = {roles:?}\nadvertise = [\"{reached}\"]"))?;
             if options.http {
                 let ip = listen.ip();
-                home.set(&format!("[http]\nlisten = \"{ip}:{HTTP}\""))?;
+                let more = &options.http_settings;
+                home.set(&format!("[http]\nlisten = \"{ip}:{HTTP}\"\n{more}"))?;
                 home.set(&format!("[metrics]\nlisten = \"{ip}:{METRICS}\""))?;
             }
             let slow = match options.slow_syncs {

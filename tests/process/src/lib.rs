@@ -3,7 +3,7 @@
 //! A node here is always the program `ostraca` in a separate process, driven over QUIC by `ostraca-client`; nothing
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
 //! directory, [`node`] its process, [`history`] what clients observed, [`http`] callers over HTTP, [`load`] many concurrent clients,
-//! [`guest_calls`] calls to one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
+//! [`guest_calls`] calls to one guest, [`languages`] one guest in several languages, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
 //! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load, [`bank`] transfers
 //! between accounts.
 //!
@@ -22,6 +22,7 @@ pub mod history;
 pub mod http;
 pub mod image;
 pub mod io_recorder;
+pub mod languages;
 pub mod load;
 pub mod node;
 pub mod node_dir;

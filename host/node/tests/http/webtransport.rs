@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h3::client::SendRequest;
 use h3::ext::Protocol;
 use http::{Method, Request};
+use ostraca_wire::proto::PolicyRequest;
 use quinn::{Connection, VarInt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -226,6 +227,31 @@ async fn a_session_needs_a_known_host_and_page() {
     while page.open(session(HOST)).await.0 != 200 {
         assert!(tokio::time::Instant::now() < until, "a closed session still counts");
     }
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_one_of_its_sessions_page() {
+    let (gateway, certificate) = with_tls().await;
+    let token = gateway.token("web", 3_600);
+    let shop = "https://shop.example";
+    gateway.extend_policy(&format!("web-origins = [{shop:?}]"), "").await;
+    let mut page = Page::connect(&gateway, &certificate).await;
+    let mut asked = session(HOST);
+    asked.headers_mut().insert("origin", shop.parse().expect("a value"));
+    assert_eq!(page.open(asked).await.0, 200);
+    let (status, body) = page.call(ADD, &token, "1").await;
+    assert_eq!((status, body.as_str()), (200, "1"));
+    let shown = gateway.admin.policy(PolicyRequest::default()).await.expect("a policy").text;
+    let text = Some(shown.replace(shop, "https://other.example"));
+    gateway
+        .admin
+        .policy(PolicyRequest { text, ..PolicyRequest::default() })
+        .await
+        .expect("a policy");
+    let (status, body) = page.call(ADD, &token, "1").await;
+    assert_eq!(status, 403, "{body}");
+    assert!(body.contains("wrong-origin"), "{body}");
     gateway.stop().await;
 }
 

@@ -1,92 +1,17 @@
 //! The guest `behaving` in Rust, TypeScript and Python: each feature once, on three nodes, with kills in between. What an
 //! entity does must not depend on the language that it is written in.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bytes::Bytes;
 use ostraca_client::{
     CallError, CallOptions, ChannelEvent, Client, Entity, MessageKind, SubscribeFrom,
 };
+use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{LIMIT, until};
-use ostraca_process_tests::{Cluster, artifacts};
-use ostraca_test_servers::browser::node_and_npm;
-use ostraca_test_servers::python::environment;
+use ostraca_process_tests::languages::{Guest, guests};
 use serde_json::{Value, json};
-
-/// The compiler of Python, as in `ostraca build`.
-const COMPILER: &str = "componentize-py==0.25.1";
-
-/// The guest in one language, and its later version.
-struct Guest {
-    language: &'static str,
-    first: Bytes,
-    evolved: Bytes,
-}
-
-/// Builds a project that `ostraca new` makes, with another entity in it.
-fn built(language: &str, source: &str, entity: &str) -> Result<Bytes> {
-    let scratch = artifacts::scratch(&format!("behaving/{language}"))?;
-    let project = scratch.join("behaving");
-    let run = |dir: &Path, arguments: &[&str]| {
-        let mut ostraca = Command::new(artifacts::ostraca()?);
-        let output = ostraca.current_dir(dir).args(arguments).output()?;
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}: {printed}\n{errors}");
-        Ok(())
-    };
-    // The SDK and the tools may be those of an earlier run.
-    let tools = ["node_modules", ".venv"].map(|name| (project.join(name), scratch.join(name)));
-    for (here, aside) in &tools {
-        if here.exists() {
-            std::fs::rename(here, aside)?;
-        }
-    }
-    if project.exists() {
-        std::fs::remove_dir_all(&project)?;
-    }
-    run(&scratch, &["new", "behaving", "--lang", language])?;
-    for (here, aside) in &tools {
-        if aside.exists() {
-            std::fs::rename(aside, here)?;
-        }
-    }
-    let entities = artifacts::root().join("tests/guests/behaving-scripts");
-    std::fs::copy(entities.join(entity), project.join(source))?;
-    run(&project, &["build"])?;
-    Ok(std::fs::read(project.join("target/ostraca/behaving.wasm"))?.into())
-}
-
-fn guests() -> Result<Vec<Guest>> {
-    // They are installed, or the line to type is printed.
-    let _: (PathBuf, PathBuf) = node_and_npm();
-    let python = environment(&[COMPILER], &artifacts::scratch("pypi")?);
-    let venv = artifacts::scratch("behaving/python/behaving")?.join(".venv");
-    if !venv.exists() {
-        std::os::unix::fs::symlink(python, venv)?;
-    }
-    Ok(vec![
-        Guest {
-            language: "rust",
-            first: artifacts::component("behaving")?,
-            evolved: artifacts::component("behaving-evolved")?,
-        },
-        Guest {
-            language: "typescript",
-            first: built("ts", "src/entity.ts", "entity.ts")?,
-            evolved: built("ts", "src/entity.ts", "evolved.ts")?,
-        },
-        Guest {
-            language: "python",
-            first: built("python", "entity.py", "entity.py")?,
-            evolved: built("python", "entity.py", "evolved.py")?,
-        },
-    ])
-}
 
 /// Calls of one type.
 struct Behaving<'c> {
@@ -143,9 +68,8 @@ async fn kill_owner(cluster: &mut Cluster, it: &Behaving<'_>, id: &str) -> Resul
 async fn behave(cluster: &mut Cluster, client: &Client, guest: &Guest) -> Result<()> {
     let entity_type = format!("behaving-{}", guest.language);
     let manifest = format!(
-        "type = {entity_type:?}\ncomponent = \"x.wasm\"\n[limits]\nmemory = \"64 MiB\"\n\
-         activation-time = \"20 s\"\nturn-time = \"5 s\"\n\
-         [channels]\nkeep-items = 100\n[grants]\ntell = [{entity_type:?}]\nask = [{entity_type:?}]\n"
+        "{}[channels]\nkeep-items = 100\n[grants]\ntell = [{entity_type:?}]\nask = [{entity_type:?}]\n",
+        guest.manifest()
     );
     client.deploy(&manifest, guest.first.clone(), None).await.context("deploy")?;
     let it = Behaving { client, entity_type };

@@ -2,7 +2,7 @@
 //! HTTP, each in a process of its own that carries out one request a line.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,6 +78,8 @@ pub(crate) struct Gateways {
     pub(crate) http: Vec<String>,
     /// Used one after the other; the Rust client has a certificate.
     pub(crate) tokens: Vec<String>,
+    /// SHA-256 of the gateways' certificate: pages then use WebTransport.
+    pub(crate) certificate: Option<String>,
 }
 
 /// Clients of the Rust library, by the names that conversations give them.
@@ -94,32 +96,35 @@ impl Caller {
     /// One caller of each language, and their names.
     pub(crate) fn all() -> Result<Vec<(&'static str, Self)>> {
         let [client, _] = typescript()?;
-        let scripts = artifacts::root().join("tests/process/clients");
         let (node, _) = node_and_npm();
-        let module = format!("file://{}", client.join("dist/index.js").display());
-        let script = |name: &str| {
-            let mut command = Command::new(&node);
-            command.arg(scripts.join(name)).env("CLIENT", &module);
-            command
-        };
-        let playwright = artifacts::scratch("browser")?;
-        install_from_npm(&artifacts::root().join("tests/process/browser"), &playwright);
-        let mut browser = script("browser.mjs");
-        browser
-            .env("PLAYWRIGHT", playwright.join("node_modules/playwright-core"))
-            .env("CHROMIUM", chromium())
-            .env("PORT", free_port().to_string());
         let mut python = Command::new(python()?);
         python
-            .arg(scripts.join("python.py"))
+            .arg(script("python.py"))
             .env("PYTHONPATH", artifacts::root().join("host/client/python"))
             .env("PYTHONDONTWRITEBYTECODE", "1");
         Ok(vec![
             ("Rust", Self::Rust(Arc::default())),
-            ("TypeScript in Node.js", Self::Other(Driver::start(script("node.mjs"))?)),
-            ("TypeScript in Chromium", Self::Other(Driver::start(browser)?)),
+            (
+                "TypeScript in Node.js",
+                Self::Other(Driver::start(scripted("node.mjs", &node, &client))?),
+            ),
+            ("TypeScript in Chromium", Self::page()?),
             ("Python", Self::Other(Driver::start(python)?)),
         ])
+    }
+
+    /// The TypeScript client on a page in a browser.
+    pub(crate) fn page() -> Result<Self> {
+        let [client, _] = typescript()?;
+        let (node, _) = node_and_npm();
+        let playwright = artifacts::scratch("browser")?;
+        install_from_npm(&artifacts::root().join("tests/process/browser"), &playwright);
+        let mut browser = scripted("browser.mjs", &node, &client);
+        browser
+            .env("PLAYWRIGHT", playwright.join("node_modules/playwright-core"))
+            .env("CHROMIUM", chromium())
+            .env("PORT", free_port().to_string());
+        Ok(Self::Other(Driver::start(browser)?))
     }
 
     /// Makes a client with this name.
@@ -133,9 +138,11 @@ impl Caller {
                 Ok(())
             }
             Self::Other(driver) => {
-                let Gateways { http, tokens, .. } = gateways;
-                let request =
-                    json!({"op": "connect", "client": name, "addresses": http, "tokens": tokens});
+                let Gateways { http, tokens, certificate, .. } = gateways;
+                let request = json!({
+                    "op": "connect", "client": name, "addresses": http, "tokens": tokens,
+                    "certificate": certificate,
+                });
                 let answer = driver.ask(request).await?;
                 ensure!(answer == json!({}), "cannot connect: {answer}");
                 Ok(())
@@ -261,6 +268,19 @@ fn outcome(error: &CallError) -> &'static str {
 fn text(value: &Value, member: &str) -> Result<String> {
     let text = value[member].as_str().with_context(|| format!("no {member}: {value}"))?;
     Ok(text.to_owned())
+}
+
+/// The path of a script.
+fn script(name: &str) -> PathBuf {
+    artifacts::root().join("tests/process/clients").join(name)
+}
+
+/// Runs a script with the compiled TypeScript client.
+fn scripted(name: &str, node: &Path, client: &Path) -> Command {
+    let module = format!("file://{}", client.join("dist/index.js").display());
+    let mut command = Command::new(node);
+    command.arg(script(name)).env("CLIENT", module);
+    command
 }
 
 /// The TypeScript client, compiled, and the program that compiles.

@@ -48,6 +48,16 @@ impl Conversation<'_> {
         Ok(())
     }
 
+    /// Every conversation.
+    pub(crate) async fn all(&self) -> Result<()> {
+        self.results().await?;
+        self.refusals().await?;
+        self.ids().await?;
+        self.many().await?;
+        self.deadlines().await?;
+        self.channels().await
+    }
+
     /// Arguments by name and alone, results with and without a value, versions.
     pub(crate) async fn results(&self) -> Result<()> {
         let id = self.id("results");

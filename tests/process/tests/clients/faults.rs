@@ -17,8 +17,6 @@ use crate::{SOON, Setting};
 /// Commands of one caller that are answered between two faults, and how many more may be.
 const BETWEEN: u64 = 10;
 const AHEAD: u64 = 8;
-/// Items that each caller follows: almost all.
-const FOLLOWED: usize = 72;
 
 /// A listener at the address of a gateway that passes requests on, and closes the connection in place of each of the
 /// first answers.
@@ -82,7 +80,7 @@ fn take(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }
 
-fn add(id: &str) -> Call {
+pub(crate) fn add(id: &str) -> Call {
     Call::command(("counter", id), "add", json!({"by": 1}))
 }
 
@@ -191,12 +189,26 @@ async fn count(
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
     let mut setting = Setting::start("client-kills").await?;
+    survive(&mut setting, Caller::all()?, (&[1, 2, 0], &[1, 2])).await?;
+    setting.admin.close().await;
+    Ok(())
+}
+
+/// Kills nodes and pauses nodes, one after the other, while callers call entities and follow channels.
+pub(crate) async fn survive(
+    setting: &mut Setting,
+    callers: Vec<(&'static str, Caller)>,
+    (kills, pauses): (&[usize], &[usize]),
+) -> Result<()> {
+    let steps = (kills.len() + 2 * pauses.len() + 1) as u64;
+    // Almost all of those that are posted.
+    let followed = usize::try_from(AHEAD + steps * BETWEEN - 2 * AHEAD)?;
     let end = Arc::new(AtomicBool::new(false));
     // Each fault meets calls in progress, and none of the callers is far ahead of it.
     let may = Arc::new(AtomicU64::new(AHEAD));
     let mut counts = JoinSet::new();
     let mut all = Vec::new();
-    for (language, caller) in Caller::all()? {
+    for (language, caller) in callers {
         caller.connect("all", &setting.gateways).await?;
         let join = Call::command(("chat", language), "join", json!({"name": "ann"}));
         let joined = caller.call("all", join).await?;
@@ -214,7 +226,7 @@ async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
         following.spawn(async move {
             let from = json!({"from": "oldest"});
             let items =
-                caller.follow("all", ("chat", language), ("messages", from), FOLLOWED).await?;
+                caller.follow("all", ("chat", language), ("messages", from), followed).await?;
             let items = items.map_err(|code| anyhow::anyhow!("{language}: {code}"))?;
             // The room keeps the latest ones, so some may have gone before the first request.
             let first = items[0].0["number"].as_u64().context("a number")?;
@@ -239,13 +251,13 @@ async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
         anyhow::Ok(())
     };
     let attack = async {
-        for node in [1, 2, 0] {
+        for &node in kills {
             more().await?;
             setting.cluster.kill_9(node)?;
             sleep(Duration::from_secs(1)).await;
             setting.cluster.start_node(node)?;
         }
-        for node in [1, 2] {
+        for &node in pauses {
             more().await?;
             setting.cluster.pause(node)?;
             more().await?;
@@ -263,6 +275,5 @@ async fn calls_and_channels_survive_kills_and_pauses() -> Result<()> {
     while let Some(followed) = following.join_next().await {
         followed??;
     }
-    setting.admin.close().await;
     Ok(())
 }

@@ -5,6 +5,7 @@ mod callers;
 mod conversations;
 mod faults;
 mod typed;
+mod webtransport;
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use ostraca_wire::proto::PolicyRequest;
 
 use crate::callers::{Caller, Gateways};
 use crate::conversations::Conversation;
+use crate::webtransport::Certificate;
 
 /// A cluster of three nodes with HTTP gateways, and what callers need.
 pub(crate) struct Setting {
@@ -28,8 +30,14 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) async fn start(name: &str) -> Result<Self> {
+        Self::start_with(name, None).await
+    }
+
+    /// The same, whose gateways have this certificate.
+    pub(crate) async fn start_with(name: &str, certificate: Option<&Certificate>) -> Result<Self> {
         let options = Options {
             http: true,
+            http_settings: certificate.map_or_else(String::new, Certificate::settings),
             shards: 8,
             settings: "lease = \"2 s\"\n".into(),
             ..Options::three(name)
@@ -52,9 +60,14 @@ impl Setting {
             .policy(PolicyRequest { text: Some(policy), ..PolicyRequest::default() })
             .await
             .context("set the policy")?;
-        let http = (0..cluster.len()).map(|node| format!("http://{}", cluster.http_address(node)));
-        let gateways =
-            Gateways { profile: cluster.profile(0), http: http.collect(), tokens: vec![token] };
+        let scheme = if certificate.is_some() { "https" } else { "http" };
+        let address = |node| format!("{scheme}://{}", cluster.http_address(node));
+        let gateways = Gateways {
+            profile: cluster.profile(0),
+            http: (0..cluster.len()).map(address).collect(),
+            tokens: vec![token],
+            certificate: certificate.map(|it| it.hash.clone()),
+        };
         Ok(Self { cluster, admin, gateways })
     }
 }
@@ -67,12 +80,7 @@ async fn clients_of_all_languages_hear_the_same() -> Result<()> {
         caller.connect("all", &setting.gateways).await?;
         let prefix = "c".repeat(number + 1);
         let it = Conversation { caller: &caller, client: "all", prefix };
-        it.results().await.context(language)?;
-        it.refusals().await.context(language)?;
-        it.ids().await.context(language)?;
-        it.many().await.context(language)?;
-        it.deadlines().await.context(language)?;
-        it.channels().await.context(language)?;
+        it.all().await.context(language)?;
         println!("{language}: {:?}", started.elapsed());
     }
     setting.admin.close().await;

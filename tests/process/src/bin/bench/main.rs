@@ -1,6 +1,6 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
 //! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), channels (P14), PostgreSQL (P16),
-//! HTTP (P17), rows in etcd (ETCD), and the core alone (module `hot_paths`). A line with a target says whether it is
+//! HTTP (P17), guests in other languages (P18), rows in etcd (ETCD), and the core alone (module `hot_paths`). A line with a target says whether it is
 //! met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
@@ -21,6 +21,7 @@ mod fan_out;
 mod hostile_guests;
 mod hot_paths;
 mod http;
+mod languages;
 mod memory;
 mod on_etcd;
 mod on_postgres;
@@ -184,6 +185,9 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
     }
     if bench.wants("P17") {
         http::run(bench).await?;
+    }
+    if bench.wants("P18") {
+        languages::run(bench).await?;
     }
     if bench.wants("ETCD") {
         on_etcd::run(bench).await?;

@@ -1,0 +1,67 @@
+//! The TypeScript client over WebTransport: on a page of its own origin, at gateways with a certificate that no
+//! authority has signed.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use ostraca_process_tests::artifacts;
+use rcgen::{CertificateParams, KeyPair};
+use ring::digest::{SHA256, digest};
+use time::{Duration, OffsetDateTime};
+
+use crate::Setting;
+use crate::callers::Caller;
+use crate::conversations::Conversation;
+use crate::faults::survive;
+
+/// A certificate as browsers want it: ECDSA, and valid for at most 14 days.
+pub(crate) struct Certificate {
+    pem: PathBuf,
+    key: PathBuf,
+    /// SHA-256, in hexadecimal.
+    pub(crate) hash: String,
+}
+
+impl Certificate {
+    fn make() -> Result<Self> {
+        let dir = artifacts::scratch("webtransport")?;
+        let (pem, key) = (dir.join("https.pem"), dir.join("https.key"));
+        let pair = KeyPair::generate()?;
+        let mut params = CertificateParams::new(["localhost".to_owned()])?;
+        params.not_before = OffsetDateTime::now_utc() - Duration::hours(1);
+        params.not_after = params.not_before + Duration::days(13);
+        let made = params.self_signed(&pair)?;
+        std::fs::write(&pem, made.pem())?;
+        std::fs::write(&key, pair.serialize_pem())?;
+        let hash = digest(&SHA256, made.der());
+        let hash = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { pem, key, hash })
+    }
+
+    /// The settings of a gateway with it.
+    pub(crate) fn settings(&self) -> String {
+        format!("certificate = {:?}\nkey = {:?}", self.pem, self.key)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pages_hear_the_same_over_webtransport() -> Result<()> {
+    let certificate = Certificate::make()?;
+    let mut setting = Setting::start_with("webtransport", Some(&certificate)).await?;
+    let page = Caller::page()?;
+    page.connect("all", &setting.gateways).await?;
+    let it = Conversation { caller: &page, client: "all", prefix: "w".into() };
+    it.all().await?;
+    survive(&mut setting, vec![("TypeScript over WebTransport", page.clone())], (&[1, 0], &[2]))
+        .await?;
+
+    // No other way leads to these gateways.
+    let mut other = setting.gateways.clone();
+    other.certificate = Some(certificate.hash.chars().rev().collect());
+    page.connect("other", &other).await?;
+    let add = crate::faults::add("other").keyed().within(5_000);
+    let (outcome, code) = page.call("other", add).await?.err().context("another certificate")?;
+    ensure!(outcome == "unknown" && code == "connection-lost", "{outcome}, {code}");
+    setting.admin.close().await;
+    Ok(())
+}
