@@ -8,8 +8,10 @@ const IDLE = 5_000;
 const MOST = 5_000;
 /** How long a session may take to open, in milliseconds. */
 const OPENING = 3_000;
-/** After a failure to open one, no other is opened for so many milliseconds, and longer after each further failure:
- * browsers slow down pages that fail often. */
+/**
+ * After a failure to open one, no other is opened for so many milliseconds, and for longer after each further failure:
+ * browsers slow down pages whose sessions often fail.
+ */
 const FIRST_PAUSE = 1_000;
 const LONGEST_PAUSE = 60_000;
 /** Responses with these statuses have no body. */
