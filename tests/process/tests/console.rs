@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use ostraca_client::{Client, Entity};
 use ostraca_process_tests::cluster::Options;
@@ -98,7 +98,7 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
     let mut cluster = Cluster::start(&options).await?;
     let admin = Client::connect(cluster.profile(0)).await?;
     deploy_example(&admin, "counter").await?;
-    deploy_guest(&admin, "rubbish", "").await?;
+    deploy_guest(&admin, "rubbish", "[channels]\nkeep-items = 10\n").await?;
     let [operator, viewer] = tokens(&admin, &cluster).await?;
 
     // Texts of entities that would be markup, or would deceive whoever reads them.
@@ -109,10 +109,14 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
     session.command(&Entity::new("counter", script), "add", "1").await?;
     let keys = Entity::new("rubbish", "keys");
     session.command(&keys, "write-unlisted", "").await?;
+    session.command(&keys, "emit", "").await?;
+    let failed = session.command(&Entity::new("rubbish", "fails"), "fail", "").await;
+    ensure!(failed.is_err(), "{failed:?}");
     let hostile = json!([
         {"type": "counter", "id": image, "shown": [image]},
         {"type": "counter", "id": script, "shown": ["\"><script>window.hacked=1</script>\u{fffd}evil"]},
-        {"type": "rubbish", "id": "keys", "shown": ["a key with"]},
+        {"type": "rubbish", "id": "keys", "shown": ["a key with", "<img src=x onerror=window.hacked=2>"]},
+        {"type": "rubbish", "id": "fails", "shown": ["panicked", "<img src=x onerror=window.hacked=2>"]},
     ]);
     let began = Instant::now();
     // With `alice` and those above.

@@ -2,7 +2,10 @@
 
 use ostraca_sdk::context::{self, MessageKind};
 use ostraca_sdk::raw::{Handler, MessageError, Method};
-use ostraca_sdk::{StartReason, state};
+use ostraca_sdk::{StartReason, channels, state};
+
+/// Markup, for whoever shows it as such.
+const MARKUP: &str = "<img src=x onerror=window.hacked=2>";
 
 /// The handler.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ impl Handler for Rubbish {
             method("empty", MessageKind::Query),
             method("code", MessageKind::Command),
             method("write-unlisted", MessageKind::Command),
+            method("emit", MessageKind::Command),
+            method("fail", MessageKind::Command),
         ]
     }
 
@@ -43,6 +48,11 @@ impl Handler for Rubbish {
                 state::set_raw("a key with \u{7f}\u{0} and \u{10ffff}", &[0; 3]);
                 Ok(Vec::new())
             }
+            "emit" => {
+                channels::emit_bytes(MARKUP, MARKUP.as_bytes());
+                Ok(Vec::new())
+            }
+            "fail" => panic!("{MARKUP}"),
             _ => Err(MessageError::UnknownMethod),
         }
     }
