@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// Directories that a project needs to build, relative to the repository's root, each with its files' extension.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 8] = [
     ("guest-sdk/src", "rs"),
     ("guest-sdk/macros/src", "rs"),
     ("guest-sdk/javascript", "js"),
     ("guest-sdk/javascript", "ts"),
     ("guest-sdk/python", "py"),
+    ("guest-sdk/c", "c"),
+    ("guest-sdk/c", "h"),
     ("wit", "wit"),
 ];
 const FILES: [&str; 3] =

@@ -28,7 +28,7 @@ const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
 What the directory contains shows the language: Cargo.toml Rust, package.json JavaScript or TypeScript,
-pyproject.toml Python.
+pyproject.toml Python, src/entity.c C.
 A component in Rust is compiled for wasm32-unknown-unknown. On this target, use
 ostraca_sdk::clock, ostraca_sdk::random and ostraca_sdk::log: SystemTime::now() panics, and println! goes
 nowhere. Integer overflow panics, as in tests.";
@@ -580,12 +580,14 @@ pub(crate) enum ProjectLanguage {
     Ts,
     /// Python
     Python,
+    /// C, built with clang
+    C,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = BUILD)]
 pub(crate) struct Build {
-    /// The directory with entity.toml, and Cargo.toml, package.json or pyproject.toml
+    /// The directory with entity.toml, and Cargo.toml, package.json, pyproject.toml or src/entity.c
     #[arg(default_value = ".")]
     pub(crate) dir: PathBuf,
 }

@@ -5,6 +5,7 @@
 
 pub mod browser;
 pub mod certificates;
+pub mod clang;
 mod clock;
 pub mod disk;
 pub mod etcd;

@@ -1,5 +1,6 @@
 //! Compiles a project to a component, and checks it as a node does.
 
+mod c;
 mod javascript;
 mod python;
 mod rust;
@@ -36,8 +37,8 @@ impl Built {
     }
 }
 
-/// The files that show a project's language: Rust, JavaScript or TypeScript, Python.
-const MARKS: [&str; 3] = ["Cargo.toml", "package.json", "pyproject.toml"];
+/// The files that show a project's language: Rust, JavaScript or TypeScript, Python, C.
+const MARKS: [&str; 4] = ["Cargo.toml", "package.json", "pyproject.toml", "src/entity.c"];
 
 /// Whether a project is in a language that [`build`] knows.
 pub(crate) fn can_build(project: &Project) -> bool {
@@ -48,8 +49,9 @@ pub(crate) fn can_build(project: &Project) -> bool {
 pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
     let component = match MARKS.map(|name| project.dir.join(name).exists()) {
         [true, ..] => rust::component(project).await?,
-        [_, true, _] => javascript::component(project).await?,
-        [_, _, true] => python::component(project).await?,
+        [_, true, ..] => javascript::component(project).await?,
+        [_, _, true, _] => python::component(project).await?,
+        [.., true] => c::component(project).await?,
         _ => {
             let text = format!("{} has no {}", directory(project)?.display(), MARKS.join(" or "));
             let help = "build the component with its language's own tools, and deploy its manifest";

@@ -14,9 +14,10 @@ pub(crate) const RESERVED: [&str; 51] = [
     "typeof", "unsafe", "unsized", "use", "virtual", "where", "yield",
 ];
 
-/// The sources of the SDK for JavaScript and TypeScript, and of the one for Python.
+/// The sources of the SDK for JavaScript and TypeScript, of the one for Python, and of the one for C.
 const SCRIPT_SDK: &str = "guest-sdk/javascript/";
 const PYTHON_SDK: &str = "guest-sdk/python/";
+const C_SDK: &str = "guest-sdk/c/";
 /// The compiler of a project in TypeScript, as in its `package.json`.
 const TYPESCRIPT: &str = ",\n    \"typescript\": \"7.0.2\"";
 
@@ -27,6 +28,7 @@ pub(crate) fn source(language: ProjectLanguage) -> &'static str {
         ProjectLanguage::Js => "src/entity.js",
         ProjectLanguage::Ts => "src/entity.ts",
         ProjectLanguage::Python => "entity.py",
+        ProjectLanguage::C => "src/entity.c",
     }
 }
 
@@ -64,6 +66,10 @@ pub(crate) fn files(name: &str, language: ProjectLanguage) -> Vec<(String, Strin
             (source, include_str!("template/python/entity.py.txt")),
             ("README.md", include_str!("template/python/README.md.txt")),
         ],
+        ProjectLanguage::C => &[
+            (source, include_str!("template/c/entity.c.txt")),
+            ("README.md", include_str!("template/c/README.md.txt")),
+        ],
     };
     let manifest = match language {
         ProjectLanguage::Python => include_str!("template/python/entity.toml.txt"),
@@ -76,10 +82,14 @@ pub(crate) fn files(name: &str, language: ProjectLanguage) -> Vec<(String, Strin
         ".gitignore".into(),
         "/target\n/node_modules\n/.venv\n__pycache__/\n.ostraca/\n".into(),
     ));
+    let is_in = |path: &str, sdk| path.starts_with(sdk) || path.starts_with("wit/");
     let is_needed = |path: &str| match language {
-        ProjectLanguage::Rust => !path.starts_with(SCRIPT_SDK) && !path.starts_with(PYTHON_SDK),
-        ProjectLanguage::Python => path.starts_with(PYTHON_SDK) || path.starts_with("wit/"),
-        _ => path.starts_with(SCRIPT_SDK) || path.starts_with("wit/"),
+        ProjectLanguage::Rust => {
+            ![SCRIPT_SDK, PYTHON_SDK, C_SDK].iter().any(|sdk| path.starts_with(sdk))
+        }
+        ProjectLanguage::Js | ProjectLanguage::Ts => is_in(path, SCRIPT_SDK),
+        ProjectLanguage::Python => is_in(path, PYTHON_SDK),
+        ProjectLanguage::C => is_in(path, C_SDK),
     };
     let vendored = VENDORED.iter().filter(|(path, _)| is_needed(path));
     files.extend(vendored.map(|(path, text)| (format!("vendor/{path}"), (*text).to_owned())));
@@ -111,7 +121,9 @@ mod tests {
         ] {
             assert!(has(path), "{path}");
         }
-        assert!(!has("vendor/guest-sdk/javascript/index.js"));
+        assert!(
+            !has("vendor/guest-sdk/javascript/index.js") && !has("vendor/guest-sdk/c/ostraca.c")
+        );
         let text: String = files.iter().take(5).map(|(_, text)| text.as_str()).collect();
         assert!(text.contains("struct ShoppingCart") && !text.contains("{name}"));
     }
@@ -132,6 +144,17 @@ mod tests {
             assert_eq!(package["main"], source(language));
             assert_eq!(package["devDependencies"].get("typescript").is_some(), checks_types);
         }
+    }
+
+    #[test]
+    fn a_project_in_c_has_its_own_sdk() {
+        let files = files("shopping-cart", ProjectLanguage::C);
+        let has = |path: &str| files.iter().any(|(it, _)| it == path);
+        for path in ["ostraca.h", "ostraca.c", "wasi.c"] {
+            assert!(has(&format!("vendor/guest-sdk/c/{path}")), "{path}");
+        }
+        assert!(has("src/entity.c") && has("vendor/wit/ostraca-entity.wit"));
+        assert!(!has("vendor/guest-sdk/src/lib.rs"));
     }
 
     #[test]

@@ -103,7 +103,7 @@ section! {
         UNKNOWN_PROJECT = "unknown-project" {
             retry: No,
             exit: 2,
-            happened: "`ostraca build` found no `Cargo.toml`, no `pyproject.toml`, and no `package.json`; or the last two do not name the entity's module.",
+            happened: "`ostraca build` found none of `Cargo.toml`, `package.json`, `pyproject.toml` and `src/entity.c`; or the second or third does not name the entity's module.",
             help: "Name it as the text says, or build with the language's own tools, then deploy.",
         }
         NO_CDYLIB = "no-cdylib" {
@@ -128,7 +128,7 @@ section! {
             retry: No,
             exit: 1,
             happened: "A tool that builds the project cannot be run.",
-            help: "Install Node.js with npm, or Python, as the text says.",
+            help: "Install it, as the text says.",
         }
         NO_WASM_TARGET = "no-wasm-target" {
             retry: No,

@@ -46,7 +46,7 @@ section! {
         }
         INVALID_HEADER = "invalid-header" {
             retry: No,
-            happened: "A header of an HTTP request has an invalid value. The text names it.",
+            happened: "A header of an HTTP request has an invalid value, or a stream of WebTransport does not begin with a valid head. The text names it.",
             help: "Fix the client.",
         }
         INVALID_QUERY_STRING = "invalid-query-string" {
@@ -66,7 +66,7 @@ section! {
         }
         TOO_MANY_REQUESTS = "too-many-requests" {
             retry: Yes,
-            happened: "The principal has `http.principal-requests` HTTP requests in progress on this node.",
+            happened: "The principal has `http.principal-requests` HTTP requests in progress on this node, or a connection has 16 sessions of WebTransport.",
             help: "Send the next request when another one has ended.",
         }
         RATE_LIMITED = "rate-limited" {

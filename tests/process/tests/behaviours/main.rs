@@ -1,6 +1,8 @@
 //! The guest `behaving` in Rust, TypeScript and Python: each feature once, on three nodes, with kills in between. What an
 //! entity does must not depend on the language that it is written in.
 
+mod c;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
