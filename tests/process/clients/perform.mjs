@@ -26,7 +26,8 @@ async function answered(ostraca, request) {
     let used = 0;
     const token = tokens.length === 1 ? tokens[0] : () => tokens[Math.min(used++, tokens.length - 1)];
     const { certificate } = request;
-    const options = certificate == null ? {} : { fetch: ostraca.webTransport({ certificateHashes: [certificate] }) };
+    const certificateHashes = certificate ? [certificate] : [];
+    const options = certificate == null ? {} : { fetch: ostraca.webTransport({ certificateHashes }) };
     clients.set(name, new ostraca.Client(addresses, { token, ...options }));
     return {};
   }

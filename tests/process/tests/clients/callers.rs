@@ -78,7 +78,8 @@ pub(crate) struct Gateways {
     pub(crate) http: Vec<String>,
     /// Used one after the other; the Rust client has a certificate.
     pub(crate) tokens: Vec<String>,
-    /// SHA-256 of the gateways' certificate: pages then use WebTransport.
+    /// SHA-256 of the gateways' certificate, or empty if they have one that authorities have signed: pages then use
+    /// WebTransport.
     pub(crate) certificate: Option<String>,
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Certificate {
     key: PathBuf,
     /// SHA-256, in hexadecimal.
     pub(crate) hash: String,
+    /// Whether the gateways serve HTTP/3 and WebTransport.
+    udp: bool,
 }
 
 impl Certificate {
@@ -35,12 +37,12 @@ impl Certificate {
         std::fs::write(&key, pair.serialize_pem())?;
         let hash = digest(&SHA256, made.der());
         let hash = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { pem, key, hash })
+        Ok(Self { pem, key, hash, udp: true })
     }
 
     /// The settings of a gateway with it.
     pub(crate) fn settings(&self) -> String {
-        format!("certificate = {:?}\nkey = {:?}", self.pem, self.key)
+        format!("certificate = {:?}\nkey = {:?}\nhttp3 = {}", self.pem, self.key, self.udp)
     }
 }
 
@@ -62,6 +64,22 @@ async fn pages_hear_the_same_over_webtransport() -> Result<()> {
     let add = crate::faults::add("other").keyed().within(5_000);
     let (outcome, code) = page.call("other", add).await?.err().context("another certificate")?;
     ensure!(outcome == "unknown" && code == "connection-lost", "{outcome}, {code}");
+    setting.admin.close().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pages_use_http_where_webtransport_is_blocked() -> Result<()> {
+    let certificate = Certificate { udp: false, ..Certificate::make()? };
+    let setting = Setting::start_with("blocked", Some(&certificate)).await?;
+    let page = Caller::page()?;
+    // The page does not know the certificate, and its browser accepts any.
+    let gateways = crate::Gateways { certificate: Some(String::new()), ..setting.gateways.clone() };
+    page.connect("all", &gateways).await?;
+    let it = Conversation { caller: &page, client: "all", prefix: "b".into() };
+    it.results().await?;
+    it.many().await?;
+    it.channels().await?;
     setting.admin.close().await;
     Ok(())
 }

@@ -63,8 +63,8 @@ fn declare(wit: &Path, made: &Path) -> Result<Vec<PathBuf>, Failure> {
     let (package, _) = resolve.push_dir(wit).map_err(|error| unusable(format!("{error:#}")))?;
     let world = resolve.select_world(&[package], Some(WORLD));
     let world = world.map_err(|error| unusable(format!("{error:#}")))?;
-    let mut options = wit_bindgen_c::Opts::default();
-    options.rename_world = Some(HEADER.into());
+    let options =
+        wit_bindgen_c::Opts { rename_world: Some(HEADER.into()), ..wit_bindgen_c::Opts::default() };
     let mut files = Files::default();
     let generated = options.build().generate(&mut resolve, world, &mut files);
     generated.map_err(|error| unusable(format!("{error:#}")))?;
