@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use ostraca_test_servers::browser::node_and_npm;
+use ostraca_test_servers::clang::clang;
 use ostraca_test_servers::python::environment;
 
 use crate::artifacts;
@@ -36,18 +37,32 @@ impl Guest {
     }
 }
 
-/// Builds a project that `ostraca new` makes, with another entity in it.
-fn built(language: &str, source: &str, entity: &str) -> Result<Bytes> {
-    let scratch = artifacts::scratch(&format!("behaving/{language}"))?;
+/// Builds a project that `ostraca new` makes in the folder `scratch`, with another entity in it. What an earlier build
+/// installed there is used again.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn built(scratch: &Path, language: &str, source: &str, entity: &Path) -> Result<Bytes> {
     let project = scratch.join("behaving");
     let run = |dir: &Path, arguments: &[&str]| {
         let mut ostraca = Command::new(artifacts::ostraca()?);
-        let output = ostraca.current_dir(dir).args(arguments).output()?;
+        ostraca.current_dir(dir).args(arguments);
+        if language == "c" {
+            ostraca.env("CLANG", clang());
+        }
+        let output = ostraca.output()?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{arguments:?}: {printed}\n{errors}");
         Ok(())
     };
+    if language == "python" {
+        let environment = environment(&[COMPILER], &artifacts::scratch("pypi")?);
+        let venv = scratch.join(".venv");
+        if !venv.exists() && !project.join(".venv").exists() {
+            std::os::unix::fs::symlink(environment, venv)?;
+        }
+    }
     // The SDK and the tools may be those of an earlier run.
     let tools = ["node_modules", ".venv"].map(|name| (project.join(name), scratch.join(name)));
     for (here, aside) in &tools {
@@ -58,16 +73,20 @@ fn built(language: &str, source: &str, entity: &str) -> Result<Bytes> {
     if project.exists() {
         std::fs::remove_dir_all(&project)?;
     }
-    run(&scratch, &["new", "behaving", "--lang", language])?;
+    run(scratch, &["new", "behaving", "--lang", language])?;
     for (here, aside) in &tools {
         if aside.exists() {
             std::fs::rename(aside, here)?;
         }
     }
-    let entities = artifacts::root().join("tests/guests/behaving-scripts");
-    std::fs::copy(entities.join(entity), project.join(source))?;
+    std::fs::copy(entity, project.join(source))?;
     run(&project, &["build"])?;
     Ok(std::fs::read(project.join("target/ostraca/behaving.wasm"))?.into())
+}
+
+/// Installs Node.js and npm, or prints the line to type.
+pub fn node_tools() {
+    let _: (PathBuf, PathBuf) = node_and_npm();
 }
 
 /// The guest in each language.
@@ -75,13 +94,12 @@ fn built(language: &str, source: &str, entity: &str) -> Result<Bytes> {
 /// # Errors
 /// If one cannot be built.
 pub fn guests() -> Result<Vec<Guest>> {
-    // They are installed, or the line to type is printed.
-    let _: (PathBuf, PathBuf) = node_and_npm();
-    let python = environment(&[COMPILER], &artifacts::scratch("pypi")?);
-    let venv = artifacts::scratch("behaving/python/behaving")?.join(".venv");
-    if !venv.exists() {
-        std::os::unix::fs::symlink(python, venv)?;
-    }
+    node_tools();
+    let built = |language: &str, source: &str, entity: &str| {
+        let scratch = artifacts::scratch(&format!("behaving/{language}"))?;
+        let entities = artifacts::root().join("tests/guests/behaving-scripts");
+        built(&scratch, language, source, &entities.join(entity))
+    };
     Ok(vec![
         Guest {
             language: "rust",

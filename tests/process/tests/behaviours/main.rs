@@ -2,6 +2,7 @@
 //! entity does must not depend on the language that it is written in.
 
 mod c;
+mod examples;
 
 use std::time::{Duration, Instant};
 
