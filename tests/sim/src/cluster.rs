@@ -417,6 +417,8 @@ struct World {
     on_failure: shard::OnFailure,
     /// The moves of escalated shards that each process has noted since another process became manager.
     escalations: BTreeMap<(Pid, ShardId), usize>,
+    /// How many hosts there must be before the first allocation.
+    min_hosts: usize,
     /// Whether an operator moves shards to other databases, and the generator that decides which, and how long that
     /// takes.
     moves_data: bool,

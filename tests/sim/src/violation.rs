@@ -57,6 +57,8 @@ pub enum ViolationKind {
     EpochOrder,
     /// A node claimed a shard that no row assigns to it.
     UnassignedClaim,
+    /// Shards were given to hosts before there were enough of them (K27).
+    AllocatedEarly,
     /// A hand-off began before its row was written (S15).
     SentBeforeWritten,
     /// A hand-off waited for acknowledgements until it timed out (R12).

@@ -627,6 +627,11 @@ fn e15_a_passivation_that_comes_early_is_detected() {
 }
 
 #[test]
+fn k27_an_allocation_before_enough_hosts_is_detected() {
+    without(node::Mutation::AllocateEarly, ViolationKind::AllocatedEarly, &[], 3);
+}
+
+#[test]
 fn k33_a_shard_that_escalations_move_for_ever_is_detected() {
     let rule = node::Mutation::UnboundedEscalations;
     without(rule, ViolationKind::EscalatedTooOften, &[], 1);

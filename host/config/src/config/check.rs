@@ -428,6 +428,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
         (["hand-off", "max-relocations"], file.hand_off.max_relocations, MAX_SHARDS),
+        (["rebalance", "min-hosts"], file.rebalance.min_hosts, 10_000),
         (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),
         (["rebalance", "least-shard-threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
         (

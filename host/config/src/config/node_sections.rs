@@ -102,6 +102,7 @@ pub(super) struct HandOffSection {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RebalanceSection {
     pub(super) strategy: String,
+    pub(super) min_hosts: u32,
     #[serde(with = "units::duration")]
     pub(super) interval: Duration,
     #[serde(with = "units::duration")]
@@ -172,6 +173,7 @@ impl Default for RebalanceSection {
         let node = node::Settings::default();
         Self {
             strategy: BuiltinStrategy::default().name().into(),
+            min_hosts: saturating_u32(node.min_hosts),
             interval: Duration::from_millis(node.rebalance_interval),
             retry_interval: Duration::from_millis(node.rebalance_retry_interval),
             max_hand_offs: saturating_u32(node.max_rebalance_hand_offs),

@@ -183,12 +183,12 @@ fn the_effective_text_parses_to_the_same_configuration() {
 
 #[test]
 fn settings_reach_the_node_machine_and_its_strategy() {
-    let text = "node = \"n\"\nmanager-silence-leases = 3\nreport-delay = \"7 ms\"\ncampaign-stagger = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nleast-shard-threshold = 4\nleast-shard-max-moving = 5";
+    let text = "node = \"n\"\nmanager-silence-leases = 3\nreport-delay = \"7 ms\"\ncampaign-stagger = \"9 ms\"\n[rebalance]\nstrategy = \"least-shard\"\nmin-hosts = 3\nleast-shard-threshold = 4\nleast-shard-max-moving = 5";
     let config = Config::parse(text, "ostraca.toml").expect("a configuration");
     let node = config.node_settings();
     assert_eq!(
-        (node.manager_silence_timeout, node.report_delay, node.campaign_stagger),
-        (9_000, 7, 9)
+        (node.manager_silence_timeout, node.report_delay, node.campaign_stagger, node.min_hosts),
+        (9_000, 7, 9, 3)
     );
     let strategy = format!("{:?}", config.strategy());
     assert_eq!(strategy, "LeastShard { threshold: 4, limit: 5 }");
@@ -245,6 +245,7 @@ fn each_error_names_its_line() {
         ),
         ("node = \"n\"\n[etcd]\nuser = \"x\"", Some(3), "`user` and `password-file` belong"),
         ("node = \"n\"\n[etcd]\nprefix = \"\"", Some(3), "`prefix` must not be empty"),
+        ("node = \"n\"\n[rebalance]\nmin-hosts = 0", Some(3), "`min-hosts` must be from 1"),
         ("node = \"n\"\n[etcd]\nbatch-rows = 0", Some(3), "`batch-rows` must be from 1"),
         ("node = \"n\"\n[kubernetes]\nurl = \"10.0.0.1:443\"", Some(3), "is not an API server"),
         ("node = \"n\"\n[kubernetes]\nurl = \"https://a\"", Some(3), "`namespace` must be set"),

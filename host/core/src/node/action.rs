@@ -196,6 +196,13 @@ pub enum Notice {
         /// Milliseconds for which it gets no shards that other hosts can have.
         probation: u64,
     },
+    /// No shard has had an owner yet, and none gets one before there are more hosts (K27).
+    AllocationWaits {
+        /// How many hosts there are.
+        hosts: usize,
+        /// How many there must be.
+        min: usize,
+    },
     /// The allocation strategy proposed invalid moves. They were not made.
     MovesRejected {
         /// The strategy's name.
@@ -267,6 +274,10 @@ impl fmt::Display for Notice {
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,
                 "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
+            ),
+            Self::AllocationWaits { hosts, min } => write!(
+                f,
+                "shards are not given to hosts before there are {min} (`rebalance.min-hosts`): there are {hosts}"
             ),
             Self::RolloutStopped { entity_type, revision, why } => {
                 write!(f, "the rollout of revision {revision} of `{entity_type}` stopped: {why}")

@@ -25,6 +25,8 @@ pub struct Settings {
     pub max_drain_hand_offs: usize,
     /// Maximum number of hand-offs for balancing in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
+    /// How many hosts there must be before shards are allocated for the first time (K27). Default 1.
+    pub min_hosts: usize,
     /// How often a shard moves because a failure is escalated, within [`Settings::escalation_period`] (K33). Default 3.
     pub max_escalations: usize,
     /// The period within which such moves are counted. Default 600,000.
@@ -85,6 +87,7 @@ impl Default for Settings {
             hand_off_timeout: 60_000,
             max_drain_hand_offs: 32,
             max_rebalance_hand_offs: 32,
+            min_hosts: 1,
             max_escalations: 3,
             escalation_period: 600_000,
             max_relocations: 4,
@@ -152,6 +155,8 @@ pub enum Mutation {
     NeverStepDown,
     /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,
+    /// The first allocation does not wait for enough hosts (K27).
+    AllocateEarly,
     /// A shard moves however often the failures of its entities are escalated (K33).
     UnboundedEscalations,
     /// The manager does not hand off shards whose state is in the wrong database (R26).

@@ -10,6 +10,7 @@ mod costs;
 mod decisions;
 mod drains;
 mod escalations;
+mod first_allocation;
 mod formats;
 mod hand_offs;
 mod health;

@@ -174,6 +174,12 @@ async fn a_stream_without_a_valid_head_is_refused() {
         let head = json!({"method": "GET", "path": "/v1", "headers": {name: value}});
         page.is_refused(&format!("{head}\n"), why).await;
     }
+    // A line that is too long is refused before it ends.
+    let (mut writer, mut reader) = page.quic.open_bi().await.expect("a stream");
+    writer.write_all(&[0x40, 0x41, 0]).await.expect("sent");
+    let _ = writer.write_all(&[b'x'; 20 << 10]).await;
+    let refused = timeout(SOON, reader.read_to_end(10_000)).await.expect("it ends").expect("read");
+    assert!(String::from_utf8_lossy(&refused).contains("`http.max-header-bytes`"), "{refused:?}");
     // A session that is not open, which may yet come.
     let reset = page.stream(40, b"{}\n").await.expect_err("no session");
     assert_eq!(reset, 0x3994_bd84, "WEBTRANSPORT_BUFFERED_STREAM_REJECTED");

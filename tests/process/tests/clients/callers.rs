@@ -116,6 +116,11 @@ impl Caller {
 
     /// The TypeScript client on a page in a browser.
     pub(crate) fn page() -> Result<Self> {
+        Self::page_with(&[])
+    }
+
+    /// The same, with these variables for its script.
+    pub(crate) fn page_with(variables: &[(&str, String)]) -> Result<Self> {
         let [client, _] = typescript()?;
         let (node, _) = node_and_npm();
         let playwright = artifacts::scratch("browser")?;
@@ -124,8 +129,15 @@ impl Caller {
         browser
             .env("PLAYWRIGHT", playwright.join("node_modules/playwright-core"))
             .env("CHROMIUM", chromium())
-            .env("PORT", free_port().to_string());
+            .env("PORT", free_port().to_string())
+            .envs(variables.iter().map(|(name, value)| (name, value)));
         Ok(Self::Other(Driver::start(browser)?))
+    }
+
+    /// The protocols of the responses that a page has received over TLS.
+    pub(crate) async fn protocols(&self) -> Result<Value> {
+        let Self::Other(driver) = self else { bail!("not a page") };
+        driver.ask(json!({"op": "protocols"})).await
     }
 
     /// Makes a client with this name.

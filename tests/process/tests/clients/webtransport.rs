@@ -1,12 +1,15 @@
-//! The TypeScript client over WebTransport: on a page of its own origin, at gateways with a certificate that no
-//! authority has signed.
+//! The TypeScript client over WebTransport and over HTTP/3: on a page of its own origin, at gateways with a certificate
+//! that no authority has signed.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ostraca_process_tests::artifacts;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{CertificateParams, KeyPair, PublicKeyData as _};
 use ring::digest::{SHA256, digest};
+use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
 use crate::Setting;
@@ -20,6 +23,8 @@ pub(crate) struct Certificate {
     key: PathBuf,
     /// SHA-256, in hexadecimal.
     pub(crate) hash: String,
+    /// SHA-256 of its public key, in base64.
+    public_key: String,
     /// Whether the gateways serve HTTP/3 and WebTransport.
     udp: bool,
 }
@@ -37,7 +42,8 @@ impl Certificate {
         std::fs::write(&key, pair.serialize_pem())?;
         let hash = digest(&SHA256, made.der());
         let hash = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { pem, key, hash, udp: true })
+        let public_key = STANDARD.encode(digest(&SHA256, &pair.subject_public_key_info()));
+        Ok(Self { pem, key, hash, public_key, udp: true })
     }
 
     /// The settings of a gateway with it.
@@ -80,6 +86,28 @@ async fn pages_use_http_where_webtransport_is_blocked() -> Result<()> {
     it.results().await?;
     it.many().await?;
     it.channels().await?;
+    setting.admin.close().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pages_hear_the_same_over_http_3() -> Result<()> {
+    let certificate = Certificate::make()?;
+    let setting = Setting::start_with("http3", Some(&certificate)).await?;
+    let origins = setting.gateways.http.iter().map(|address| address.replace("https://", ""));
+    let page = Caller::page_with(&[
+        ("QUIC", origins.collect::<Vec<_>>().join(",")),
+        ("KEY", certificate.public_key.clone()),
+    ])?;
+    let gateways = crate::Gateways { certificate: None, ..setting.gateways.clone() };
+    page.connect("all", &gateways).await?;
+    let it = Conversation { caller: &page, client: "all", prefix: "q".into() };
+    it.results().await?;
+    it.refusals().await?;
+    it.many().await?;
+    it.channels().await?;
+    let protocols = page.protocols().await?;
+    ensure!(protocols == json!(["h3"]), "{protocols}");
     setting.admin.close().await;
     Ok(())
 }

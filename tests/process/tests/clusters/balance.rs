@@ -76,3 +76,31 @@ async fn a_dry_run_lists_the_moves_and_makes_none() {
     assert_eq!(after.owned_by("n1"), 24);
     cluster.stop().expect("stop");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k27_shards_are_first_given_to_enough_hosts() {
+    let options = Options {
+        at_once: 2,
+        shards: 24,
+        proxied: false,
+        settings: "[rebalance]\nmin-hosts = 3\n".into(),
+        ..Options::three("min-hosts")
+    };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.wait("two hosts", |view| view.hosts().len() == 2).await.expect("two");
+    let waits = async || {
+        let output = cluster.command(0, &["events"]).await.expect("a command");
+        String::from_utf8_lossy(&output.stdout).contains("`rebalance.min-hosts`): there are 2")
+    };
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !waits().await {
+        assert!(tokio::time::Instant::now() < until, "no event says that shards wait");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let view = cluster.view().await.expect("a view");
+    assert_eq!(view.owned().values().sum::<usize>(), 0, "{view}");
+    cluster.start_node(2).expect("start");
+    let view = cluster.wait("every shard has an owner", |view| view.settled(24)).await;
+    assert!(view.expect("owners").balanced(), "each shard went to its place at once");
+    cluster.stop().expect("stop");
+}

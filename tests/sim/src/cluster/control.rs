@@ -179,6 +179,9 @@ impl World {
         if let Notice::ManagerSteppedDown { .. } = &notice {
             self.tally.count("transition: manager without host reports stepped down");
         }
+        if let Notice::AllocationWaits { .. } = &notice {
+            self.tally.count("transition: first allocation waited for hosts");
+        }
         self.print(|| format!("note {notice:?}"));
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Guard {
     campaigns: BTreeMap<(Pid, u64), Violation>,
     pub(super) dead: BTreeSet<Member>,
     pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
+    /// Nodes that have registered as hosts.
+    pub(super) hosts: BTreeSet<NodeId>,
     /// The owner of a shard in each epoch.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// The chunks, each with every term that its row has borne.
@@ -172,6 +174,9 @@ impl World {
         row: &NodeRow,
     ) {
         let member = Member { node: node.clone(), incarnation: row.incarnation };
+        if row.roles.host {
+            self.guard.hosts.insert(node.clone());
+        }
         if let Some(old) = old {
             let former = Member { node: node.clone(), incarnation: old.incarnation };
             let ago = self.renewed_ago(applied, &former);

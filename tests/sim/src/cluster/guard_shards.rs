@@ -86,6 +86,12 @@ impl World {
                 after.epoch, before.epoch
             )));
         }
+        if self.guard.owners.is_empty() && self.guard.hosts.len() < self.min_hosts {
+            let (hosts, min) = (self.guard.hosts.len(), self.min_hosts);
+            let text =
+                format!("shard {shard} went to {owner} while {hosts} of {min} hosts existed");
+            self.violations.push(ViolationKind::AllocatedEarly.because(text));
+        }
         let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
         if other.as_ref().is_some_and(|other| other != owner) {
             self.violations.push(

@@ -73,6 +73,7 @@ pub const KINDS: &[&str] = &[
     "journal: event",
     "passivation: after a delay",
     "supervision: failure escalated",
+    "transition: first allocation waited for hosts",
     "supervision: shard moved",
     "supervision: shard stayed",
     "remembered: started without a message",

@@ -70,6 +70,7 @@ impl World {
             hand_off_timeout: self.hand_off_timeout,
             max_drain_hand_offs: 4,
             max_rebalance_hand_offs: 3,
+            min_hosts: self.min_hosts,
             max_escalations: escalations::MAX,
             escalation_period: 1_000_000,
             max_relocations: databases::MAX,

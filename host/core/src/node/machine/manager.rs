@@ -11,6 +11,7 @@ mod chunks;
 mod decide;
 mod drains;
 mod escalations;
+mod first_allocation;
 mod hand_offs;
 mod owners;
 mod plan;

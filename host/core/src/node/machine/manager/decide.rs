@@ -199,6 +199,9 @@ impl Manager {
         let seed = context.draw();
         let without: Vec<_> = needs.keys().copied().collect();
         let Some(plan) = self.plan(context, observed, &without, seed) else { return };
+        if !self.has_enough_hosts(context, plan.members.len()) {
+            return;
+        }
         let moves = self.allocate(context, &plan);
         let Some(term) = &mut self.term else { return };
         for (shard, above) in needs {
