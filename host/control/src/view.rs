@@ -97,6 +97,15 @@ impl From<Vec<Assignment>> for AssignmentTable {
     }
 }
 
+/// When a node is ready.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadyWhen {
+    /// How many shards have an owner.
+    pub shards: u32,
+    /// How many hosts there must be before the first of them has.
+    pub min_hosts: usize,
+}
+
 impl ClusterView {
     pub(crate) fn from_machine(machine: &Machine, now: Now, before: &Self) -> Self {
         let manager = machine.manager_row().cloned();
@@ -161,13 +170,18 @@ impl ClusterView {
         self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
-    /// Whether this node knows a live owner of every shard, unless no node can own any, and serves all its own
-    /// shards.
+    /// Whether this node knows a live owner of every shard and serves all its own ones; or no node can own any, or the
+    /// first allocation waits for more hosts (K27): such a node must not keep others from being started.
     #[must_use]
-    pub fn is_ready(&self, shards: u32) -> bool {
-        let hosts = self.nodes.values().any(|row| {
+    pub fn is_ready(&self, ReadyWhen { shards, min_hosts }: ReadyWhen) -> bool {
+        let is_host = |row: &&NodeRow| {
             row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
-        });
+        };
+        let hosts = self.nodes.values().filter(is_host).count();
+        let is_new = || {
+            self.shards.iter().count() == shards as usize
+                && self.shards.iter().all(|row| row.epoch == Epoch::default())
+        };
         let owned = self
             .shards
             .iter()
@@ -177,7 +191,9 @@ impl ClusterView {
         let named = self.shards.iter().filter(|row| mine(row)).count();
         let serving = self.held_shards.values().filter(|(_, serving)| *serving).count();
         self.member.is_some()
-            && (!hosts || (owned == shards as usize && serving >= named.min(owned)))
+            && (hosts == 0
+                || (hosts < min_hosts && is_new())
+                || (owned == shards as usize && serving >= named.min(owned)))
     }
 }
 

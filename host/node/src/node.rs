@@ -27,7 +27,7 @@ use futures::future::BoxFuture;
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::ControlThread;
-use ostraca_control::view::{ClusterView, EventLog};
+use ostraca_control::view::{ClusterView, EventLog, ReadyWhen};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
@@ -66,7 +66,7 @@ pub struct Node {
     metrics: Option<MetricsTask>,
     tracer: Tracer,
     types: TypeRegistry,
-    shards: u32,
+    ready_when: ReadyWhen,
     /// Whether the node was started although the store did not respond.
     started_without_store: bool,
     /// Tasks that must not end before the node does.
@@ -172,9 +172,9 @@ impl Node {
         if self.started_without_store {
             return Ok(());
         }
-        let (view, shards) = (&self.view, self.shards);
+        let (view, when) = (&self.view, self.ready_when);
         tokio::select! {
-            () = readiness::wait_until_ready(view.clone(), &self.types, shards) => {}
+            () = readiness::wait_until_ready(view.clone(), &self.types, when) => {}
             addresses = readiness::wait_for_name_conflict(&self.events, view) => {
                 let node = self.summary.node.clone();
                 return Err(NodeError::NameInUse { node, addresses });

@@ -8,8 +8,12 @@ use crate::python::on_path;
 /// The program `clang`, which finds its linker and wasi-libc by itself.
 #[must_use]
 pub fn clang() -> PathBuf {
-    find_or_install("clang, lld and wasi-libc", &["clang", "lld", "wasi-libc"], || {
-        let complete = on_path("wasm-ld").is_some() && Path::new("/usr/lib/wasm32-wasi").is_dir();
+    let packages = ["clang", "lld", "wasi-libc", "libclang-rt-dev-wasm32"];
+    find_or_install("clang for WebAssembly", &packages, || {
+        // The last package has no file of a name that does not depend on the release.
+        let documented = Path::new("/usr/share/doc");
+        let complete = on_path("wasm-ld").is_some()
+            && packages.iter().all(|package| documented.join(package).exists());
         on_path("clang").filter(|_| complete)
     })
 }

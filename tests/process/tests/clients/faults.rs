@@ -300,7 +300,7 @@ pub(crate) async fn survive(
     end.store(true, Ordering::SeqCst);
     while let Some(counted) = counts.join_next().await {
         let (language, sum) = counted?;
-        println!("{language}: {} commands", sum?);
+        eprintln!("{language}: {} commands", sum?);
     }
     attacked.with_context(|| setting.cluster.logs())?;
     while let Some(followed) = following.join_next().await {

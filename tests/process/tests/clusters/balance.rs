@@ -2,6 +2,9 @@
 
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options, View};
+use ostraca_process_tests::guest_calls::until;
+
+use super::lifecycle::has_event;
 
 const SHARDS: u32 = 100;
 
@@ -88,19 +91,15 @@ async fn k27_shards_are_first_given_to_enough_hosts() {
     };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
     cluster.wait("two hosts", |view| view.hosts().len() == 2).await.expect("two");
-    let waits = async || {
-        let output = cluster.command(0, &["events"]).await.expect("a command");
-        String::from_utf8_lossy(&output.stdout).contains("`rebalance.min-hosts`): there are 2")
-    };
-    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !waits().await {
-        assert!(tokio::time::Instant::now() < until, "no event says that shards wait");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
+    let client = cluster.client(0).await.expect("a client");
+    let waits = async || Ok(has_event(&client, "allocation-waits", 0).await?.then_some(()));
+    until("an event says that shards wait", waits).await.expect("an event");
+    assert!(!cluster.logs().contains("not every shard has an owner yet"), "they are ready so");
     let view = cluster.view().await.expect("a view");
     assert_eq!(view.owned().values().sum::<usize>(), 0, "{view}");
     cluster.start_node(2).expect("start");
     let view = cluster.wait("every shard has an owner", |view| view.settled(24)).await;
     assert!(view.expect("owners").balanced(), "each shard went to its place at once");
+    client.close().await;
     cluster.stop().expect("stop");
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 /// Whether an event of this kind names the shard.
-async fn has_event(client: &Client, kind: &str, shard: u32) -> Result<bool> {
+pub(super) async fn has_event(client: &Client, kind: &str, shard: u32) -> Result<bool> {
     let mut events = client.events(false, 0).await?;
     while let Some(page) = events.next().await? {
         if page.events.iter().any(|it| it.kind == kind && it.shard == shard) {

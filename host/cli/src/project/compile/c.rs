@@ -17,21 +17,11 @@ const WORLD: &str = "entity-with-everything";
 const HEADER: &str = "entity";
 const WIT: &str = "vendor/wit";
 const SDK: &str = "vendor/guest-sdk/c";
-/// `-mexec-model=reactor`: a library, without `main`. Its libraries are named because clang would also want one that
-/// Debian has in a package of its own, and which is rarely needed.
-const FLAGS: [&str; 9] = [
-    "--target=wasm32-wasi",
-    "-mexec-model=reactor",
-    "-O2",
-    "-Wall",
-    "-nodefaultlibs",
-    "-lc",
-    "-lm",
-    "-Wl,--strip-debug",
-    "-o",
-];
+/// `-mexec-model=reactor`: a library, without `main`.
+const FLAGS: [&str; 6] =
+    ["--target=wasm32-wasi", "-mexec-model=reactor", "-O2", "-Wall", "-Wl,--strip-debug", "-o"];
 /// What to do if a tool is missing.
-const CLANG: &str = "install clang, lld and wasi-libc (Debian: sudo apt-get install clang lld wasi-libc), or name the clang of a wasi-sdk in the variable CLANG";
+const CLANG: &str = "install clang, lld and wasi-libc (Debian: sudo apt-get install clang lld wasi-libc libclang-rt-dev-wasm32), or name the clang of a wasi-sdk in the variable CLANG";
 
 /// The component of a project with a `src/entity.c`.
 pub(super) async fn component(project: &Project) -> Result<Vec<u8>, Failure> {
