@@ -1,4 +1,5 @@
-// The helpers of ostraca.h, and what an entity does that does not define an export: each of these can be defined anew.
+// The helpers of ostraca.h, and a default for each optional export. The defaults are weak symbols: an entity's own
+// definition replaces them.
 #include "ostraca.h"
 
 #include <stdlib.h>

@@ -32,7 +32,7 @@ void ostraca_list(exports_ostraca_entity_methods_list_method_t *all, const ostra
 // Whether a text is this one.
 bool ostraca_is(const ostraca_string *text, const char *other);
 
-// A text that the host reads during a call only; it is not copied.
+// Wraps a C string without copying it. For arguments of imports only: do not return it to the host, and do not free it.
 ostraca_string ostraca_text(const char *text);
 
 // Returns these bytes, which are copied. Always true, for `return`.

@@ -135,7 +135,12 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
             .collect(),
             set(&["methods", "handler", "stop", "timer-handler"]),
         ),
-        ("rubbish", 64, set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
+        (
+            "rubbish",
+            64,
+            set(&["types", "context", "state", "channels", "log"]),
+            set(&["methods", "handler"]),
+        ),
     ] {
         let component = component(&built(name, CORE));
         assert_eq!(names(&component), (imports, exports), "{name}");

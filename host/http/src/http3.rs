@@ -18,6 +18,7 @@ use h3::error::{Code, StreamError};
 use h3::proto::frame::Frame as Http3Frame;
 use h3::quic::{RecvStream, StreamId};
 use h3::server::{RequestResolver, RequestStream};
+use h3::webtransport::SessionId;
 use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
+use crate::bounded::{Bounded, Frames};
 use crate::serve::{Activity, BindError, Connections, InProgress};
 use crate::settings::HttpSettings;
 use crate::webtransport::{Limits, SESSIONS, Sessions};
@@ -140,11 +142,16 @@ async fn serve(
         .enable_datagram(true)
         .enable_webtransport(true)
         .max_webtransport_sessions(SESSIONS as u64);
-    let built = builder.build(h3_quinn::Connection::new(connection.clone())).await;
-    let mut http3: h3::server::Connection<h3_quinn::Connection, Bytes> = match built {
-        Ok(http3) => http3,
-        Err(error) => {
+    // A client that gives no credit for streams must not hold a place.
+    let built = timeout(idle, builder.build(Bounded::new(connection.clone(), header_bytes))).await;
+    let mut http3: h3::server::Connection<Bounded, Bytes> = match built {
+        Ok(Ok(http3)) => http3,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "an HTTP/3 connection ended");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("HTTP/3 took too long to begin");
             return;
         }
     };
@@ -158,15 +165,19 @@ async fn serve(
     // Sessions have no requests of their own: they end with the connection.
     let mut sessions = JoinSet::new();
     let mut stopping = false;
+    let mut lost = false;
     loop {
+        // Nothing receives these streams.
+        http3.inner.accepted_streams_mut().wt_uni_streams.clear();
         if context.sessions.is_used_up() && !stopping {
             stopping = true;
-            let _ = http3.shutdown(0).await;
+            goaway(&mut http3, idle).await;
         }
         tokio::select! {
             accepted = http3.accept() => match accepted {
                 Ok(Some(resolver)) => {
                     let (guard, context) = (activity.enter(), Arc::clone(&context));
+                    context.sessions.accepted();
                     requests.spawn(async move {
                         // The headers of a request, its body and its response have limits of their own.
                         let responded = context.respond(resolver, guard).await;
@@ -179,6 +190,7 @@ async fn serve(
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "an HTTP/3 connection ended");
+                    lost = true;
                     break;
                 }
             },
@@ -190,16 +202,19 @@ async fn serve(
             Some(_) = sessions.join_next() => {}
             () = connections.stop.cancelled(), if !stopping => {
                 stopping = true;
-                // It may be gone already.
-                let _ = http3.shutdown(0).await;
+                goaway(&mut http3, idle).await;
             }
             // Nothing more is accepted then, so what is in progress is all there is.
             () = activity.idle_for(Duration::ZERO), if stopping => break,
             () = activity.idle_for(idle), if !stopping => {
                 stopping = true;
-                let _ = http3.shutdown(0).await;
+                goaway(&mut http3, idle).await;
             }
         }
+    }
+    if lost {
+        // Nobody is left to receive the responses.
+        requests.shutdown().await;
     }
     while requests.join_next().await.is_some() {}
     sessions.shutdown().await;
@@ -213,8 +228,18 @@ async fn serve(
     connection.close(Code::H3_NO_ERROR.value().try_into().unwrap_or(VarInt::MAX), b"");
 }
 
+/// Says that nothing more is accepted. The client may be gone already, or give no credit for it.
+async fn goaway(http3: &mut h3::server::Connection<Bounded, Bytes>, limit: Duration) {
+    let _ = timeout(limit, http3.shutdown(0)).await;
+}
+
 /// The stream on which a WebTransport session was opened.
-type SessionStream = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+type SessionStream = RequestStream<Frames<h3_quinn::BidiStream<Bytes>>, Bytes>;
+
+/// The id of the session that was opened on a stream: the stream's own.
+fn session_id(stream: StreamId) -> Option<SessionId> {
+    SessionId::try_from(stream.into_inner()).ok()
+}
 
 /// What the requests of a connection have in common.
 struct Serving {
@@ -227,7 +252,7 @@ impl Serving {
     /// Serves one request, or one stream of a session. Returns the stream of a session that it opened.
     async fn respond(
         &self,
-        mut resolver: RequestResolver<h3_quinn::Connection, Bytes>,
+        mut resolver: RequestResolver<Bounded, Bytes>,
         _guard: InProgress,
     ) -> Result<Option<SessionStream>, StreamError> {
         // A stream on which no request comes must not keep its connection open.
@@ -241,7 +266,10 @@ impl Serving {
             }
             return Ok(None);
         }
-        let (request, mut stream) = resolver.accept_with_frame(first)?.resolve().await?;
+        let resolved = resolver.accept_with_frame(first)?;
+        // From here on, the library forgets the stream with its end.
+        self.sessions.resolved();
+        let (request, mut stream) = resolved.resolve().await?;
         if !Sessions::is_asked_for(&request) {
             let (sender, receiver) = stream.split();
             let request = request.map(|()| Body::new(Received { stream: receiver, ended: false }));
@@ -263,15 +291,18 @@ impl Serving {
             return Ok(None);
         }
         stream.send_response(response.map(|_| ())).await?;
-        self.sessions.open(stream.id().into(), &request);
+        if let Some(id) = session_id(stream.id()) {
+            self.sessions.open(id, &request);
+        }
         Ok(Some(stream))
     }
 
     /// Keeps a session until its client closes it. What the client sends for the session itself is not used.
     async fn hold(self: Arc<Self>, mut stream: SessionStream) {
-        let id: StreamId = stream.id();
         while let Ok(Some(_)) = stream.recv_data().await {}
-        self.sessions.close(id.into());
+        if let Some(id) = session_id(stream.id()) {
+            self.sessions.close(id);
+        }
         // It may be gone already.
         let _ = stream.finish().await;
     }

@@ -12,6 +12,7 @@
 mod admin;
 mod app;
 mod auth;
+mod bounded;
 mod calls;
 mod channels;
 mod gateway;

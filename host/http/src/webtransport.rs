@@ -73,7 +73,8 @@ struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     open: watch::Sender<HashMap<SessionId, Session>>,
-    requests: AtomicUsize,
+    /// How many streams the library remembers.
+    remembered: AtomicUsize,
 }
 
 impl Sessions {
@@ -111,9 +112,19 @@ impl Sessions {
         });
     }
 
-    /// Whether the connection has had as many requests as it may.
+    /// A stream was accepted, which the library remembers unless it is a request of HTTP.
+    pub(crate) fn accepted(&self) {
+        self.remembered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A stream has turned out to be a request of HTTP.
+    pub(crate) fn resolved(&self) {
+        self.remembered.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has had as many streams as it may.
     pub(crate) fn is_used_up(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) >= REQUESTS
+        self.remembered.load(Ordering::Relaxed) >= REQUESTS
     }
 
     /// Serves a stream of a session, which may be known only a little later: packets overtake each other.
@@ -130,7 +141,6 @@ impl Sessions {
         BufRecvStream<S::SendStream, Bytes>: tokio::io::AsyncWrite + SendStream<Bytes> + Unpin,
         BufRecvStream<S::RecvStream, Bytes>: tokio::io::AsyncRead + Unpin,
     {
-        self.requests.fetch_add(1, Ordering::Relaxed);
         let (mut sender, receiver) = stream.split();
         let mut open = self.open.subscribe();
         let session =
@@ -202,7 +212,9 @@ impl Session {
             let name: HeaderName =
                 name.parse().map_err(|_| invalid(format!("{name:?} is not a header's name")))?;
             if name == HOST || name == ORIGIN {
-                return Err(invalid(format!("the session has said the header `{name}`")));
+                return Err(invalid(format!(
+                    "a request cannot set the header `{name}`: it comes from the session"
+                )));
             }
             let value = value
                 .parse::<HeaderValue>()
@@ -252,5 +264,5 @@ pub(crate) async fn admit(request: axum::extract::Request) -> Response {
 
 /// Answers any other request to [`PATH`].
 pub(crate) async fn refuse() -> Response {
-    wrong_method("CONNECT", "here, WebTransport sessions are opened, over HTTP/3".into())
+    wrong_method("CONNECT", "this path only opens WebTransport sessions, over HTTP/3".into())
 }

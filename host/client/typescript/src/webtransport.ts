@@ -27,7 +27,8 @@ export interface WebTransportOptions {
 
 /**
  * A `fetch` that sends requests to gateways over WebTransport, for {@link ClientOptions.fetch}. Where there is no
- * WebTransport, or a gateway cannot be reached by it, it is the global `fetch`.
+ * WebTransport, it is the global `fetch`; so it is for a gateway that WebTransport cannot reach, except that with
+ * `certificateHashes` the request then fails.
  */
 export function webTransport(options: WebTransportOptions = {}): typeof fetch {
   const hashes = (options.certificateHashes ?? []).map((text) => ({ algorithm: "sha-256", value: bytesOf(text) }));
@@ -51,7 +52,7 @@ export function webTransport(options: WebTransportOptions = {}): typeof fetch {
 function bytesOf(hexadecimal: string): Uint8Array<ArrayBuffer> {
   const digits = hexadecimal.replaceAll(":", "");
   if (!/^[0-9a-f]{64}$/i.test(digits)) {
-    throw new TypeError(`${hexadecimal} is no SHA-256 hash of a certificate: it has 64 hexadecimal digits`);
+    throw new TypeError(`${hexadecimal} is not a SHA-256 hash of a certificate: expected 64 hexadecimal digits`);
   }
   return Uint8Array.from(digits.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
 }
@@ -77,7 +78,7 @@ class Gateway {
     // A session can end before the stream is open: nothing has been sent then.
     for (let isLast = false; Date.now() >= this.#pausedUntil; isLast = true) {
       const session = await orAborted(this.#current(), signal);
-      const stream = await session?.stream();
+      const stream = session === undefined ? undefined : await session.stream(signal);
       if (session !== undefined && stream !== undefined) {
         return await exchange(request, body, stream, () => session.release());
       }
@@ -146,21 +147,27 @@ class Session {
   constructor(transport: WebTransport, forget: () => void) {
     this.#transport = transport;
     this.#forget = forget;
+    this.#wait();
   }
 
-  /** A stream for one request, or `undefined` if the session has ended. */
-  async stream(): Promise<WebTransportBidirectionalStream | undefined> {
+  /** A stream for one request, or `undefined` if the session has ended. An abort does not wait for one. */
+  async stream(signal: AbortSignal): Promise<WebTransportBidirectionalStream | undefined> {
     clearTimeout(this.#timer);
     this.#active += 1;
     this.#opened += 1;
     if (this.#opened >= MOST) {
       this.#forget();
     }
+    const opening = this.#transport.createBidirectionalStream();
     try {
-      return await this.#transport.createBidirectionalStream();
+      const stream = await orAborted(opening, signal);
+      signal.throwIfAborted();
+      return stream;
     } catch {
+      // A stream that comes too late has carried nothing.
+      opening.then(({ writable }) => writable.abort(), () => {}).finally(() => this.release());
+      signal.throwIfAborted();
       this.#forget();
-      this.release();
       return undefined;
     }
   }
@@ -169,11 +176,15 @@ class Session {
   release(): void {
     this.#active -= 1;
     if (this.#active === 0) {
-      this.#timer = setTimeout(() => {
-        this.#forget();
-        this.#transport.close();
-      }, IDLE);
+      this.#wait();
     }
+  }
+
+  #wait(): void {
+    this.#timer = setTimeout(() => {
+      this.#forget();
+      this.#transport.close();
+    }, IDLE);
   }
 }
 
@@ -194,11 +205,19 @@ async function exchange(
     writer.abort(signal.reason).catch(ignored);
     reader.cancel(signal.reason).catch(ignored);
   };
-  signal.addEventListener("abort", abort, { once: true });
+  let isOver = false;
   const ended = () => {
-    signal.removeEventListener("abort", abort);
-    release();
+    if (!isOver) {
+      isOver = true;
+      signal.removeEventListener("abort", aborted);
+      release();
+    }
   };
+  const aborted = () => {
+    abort();
+    ended();
+  };
+  signal.addEventListener("abort", aborted, { once: true });
   const next = async () => {
     const { value } = await reader.read().catch((error: unknown) => {
       signal.throwIfAborted();
@@ -232,8 +251,10 @@ async function exchange(
           const part = rest?.length ? rest : await next();
           rest = undefined;
           if (part === undefined) {
+            if (!isOver) {
+              controller.close();
+            }
             ended();
-            controller.close();
           } else {
             controller.enqueue(part);
           }
@@ -242,13 +263,13 @@ async function exchange(
           controller.error(error);
         }
       },
-      async cancel(reason) {
+      async cancel(reason: unknown) {
         ended();
         await reader.cancel(reason);
       },
     });
     if (WITHOUT_BODY.has(response.status)) {
-      await content.cancel();
+      content.cancel().catch(ignored);
       return new Response(null, response);
     }
     return new Response(content, response);

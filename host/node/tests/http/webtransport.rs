@@ -166,8 +166,8 @@ async fn a_stream_without_a_valid_head_is_refused() {
             .await;
     }
     for (name, value, why) in [
-        ("host", "evil.example", "the session has said"),
-        ("Origin", "https://evil.example", "the session has said"),
+        ("host", "evil.example", "cannot set the header"),
+        ("Origin", "https://evil.example", "cannot set the header"),
         ("a b", "c", "not a header's name"),
         ("a", "b\nc: d", "an invalid value"),
     ] {
@@ -258,6 +258,49 @@ async fn a_request_is_one_of_its_sessions_page() {
     let (status, body) = page.call(ADD, &token, "1").await;
     assert_eq!(status, 403, "{body}");
     assert!(body.contains("wrong-origin"), "{body}");
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_on_later_streams_are_told_apart() {
+    let (gateway, certificate) = with_tls_and("header-timeout = \"2 s\"").await;
+    let token = gateway.token("web", 3_600);
+    let mut page = Page::connect(&gateway, &certificate).await;
+    let get = Request::get(format!("https://{HOST}{PATH}")).body(()).expect("a request");
+    assert_eq!(page.open(get).await.0, 405);
+    // The second stream that a client opens has the id 4, and so on; every other one is a request.
+    for id in [4, 12, 20, 28] {
+        assert_eq!(page.open(session(HOST)).await.0, 200, "{id}");
+        let headers = json!({"authorization": format!("Bearer {token}")});
+        let get = "/v1/default/counter/page/call/get";
+        let head = json!({"method": "GET", "path": get, "headers": headers});
+        let (head, body) = page.stream(id, format!("{head}\n").as_bytes()).await.expect("one");
+        assert_eq!((&head["status"], body.as_str()), (&json!(200), "0"), "{id}");
+    }
+    assert_eq!(page.stream(0, b"{}\n").await.expect_err("no session"), 0x3994_bd84);
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_that_are_too_long_are_not_collected() {
+    let (gateway, certificate) = with_tls().await;
+    // An unknown frame of 2^40 bytes, on the control stream and in a request.
+    let frame = [0x21, 0xc0, 0, 1, 0, 0, 0, 0, 0];
+    let hostile = dial(gateway.address, &certificate).await;
+    let mut control = hostile.open_uni().await.expect("a stream");
+    control.write_all(&[0, 4, 0]).await.expect("settings");
+    control.write_all(&frame).await.expect("sent");
+    timeout(SOON, hostile.closed()).await.expect("the gateway ends the connection");
+
+    let hostile = dial(gateway.address, &certificate).await;
+    let (mut request, mut response) = hostile.open_bi().await.expect("a stream");
+    request.write_all(&frame).await.expect("sent");
+    let stopped = timeout(SOON, request.stopped()).await.expect("the gateway stops it");
+    assert!(stopped.is_err() || stopped.is_ok_and(|code| code.is_some()), "{response:?}");
+    let _ = response.stop(VarInt::from_u32(0));
+
+    let mut neighbour = Page::connect(&gateway, &certificate).await;
+    assert_eq!(neighbour.open(session(HOST)).await.0, 200);
     gateway.stop().await;
 }
 

@@ -18,10 +18,17 @@ const LIBRARY: &str = r#"
 
 static const ostraca_method METHODS[] = {
   { "year", OSTRACA_QUERY, "" }, { "print", OSTRACA_COMMAND, "" }, { "fail", OSTRACA_COMMAND, "" },
+  { "deep", OSTRACA_COMMAND, "" },
 };
 
+static int deep(int n) {
+  volatile char part[4096];
+  part[n % 4096] = (char)n;
+  return n == 0 ? 0 : deep(n - 1) + part[n % 4096];
+}
+
 void exports_ostraca_entity_methods_methods(exports_ostraca_entity_methods_list_method_t *all) {
-  ostraca_list(all, METHODS, 3);
+  ostraca_list(all, METHODS, 4);
 }
 
 bool exports_ostraca_entity_handler_message(
@@ -34,6 +41,10 @@ bool exports_ostraca_entity_handler_message(
     return ostraca_reply(reply, text, len);
   }
   if (ostraca_is(method, "fail")) exit(3);
+  if (ostraca_is(method, "deep")) {
+    int depth = body->len == 1 ? body->ptr[0] - '0' : 1000;
+    return deep(depth) == -1 ? ostraca_refuse(error, "never", "") : ostraca_reply(reply, "null", 4);
+  }
   printf("printed %.*s, %s\n", (int)body->len, body->ptr, getenv("HOME") ? "at home" : "nowhere");
   fflush(stdout);
   return ostraca_reply(reply, "null", 4);
@@ -103,6 +114,9 @@ async fn an_entity_in_c_is_built_and_called() -> Result<()> {
     ensure!(std::str::from_utf8(&year)?.parse::<u32>()? >= 2_025, "{year:?}");
     session.command(&alice, "print", "\"this\"").await?;
     ensure!(code(session.command(&alice, "fail", "").await) == "panicked");
+    session.command(&alice, "deep", "9").await?;
+    let overflow = code(session.command(&alice, "deep", "1000").await);
+    ensure!(overflow == "trap", "an overflow of the stack: {overflow}");
     let log = node.log();
     ensure!(log.contains("printed \"this\", nowhere"), "{log}");
     client.close().await;

@@ -30,8 +30,9 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    fn make() -> Result<Self> {
-        let dir = artifacts::scratch("webtransport")?;
+    /// The certificate of one test: tests run at the same time.
+    fn make(name: &str) -> Result<Self> {
+        let dir = artifacts::scratch(&format!("certificates/{name}"))?;
         let (pem, key) = (dir.join("https.pem"), dir.join("https.key"));
         let pair = KeyPair::generate()?;
         let mut params = CertificateParams::new(["localhost".to_owned()])?;
@@ -54,7 +55,7 @@ impl Certificate {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pages_hear_the_same_over_webtransport() -> Result<()> {
-    let certificate = Certificate::make()?;
+    let certificate = Certificate::make("webtransport")?;
     let mut setting = Setting::start_with("webtransport", Some(&certificate)).await?;
     let page = Caller::page()?;
     page.connect("all", &setting.gateways).await?;
@@ -76,7 +77,7 @@ async fn pages_hear_the_same_over_webtransport() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pages_use_http_where_webtransport_is_blocked() -> Result<()> {
-    let certificate = Certificate { udp: false, ..Certificate::make()? };
+    let certificate = Certificate { udp: false, ..Certificate::make("blocked")? };
     let setting = Setting::start_with("blocked", Some(&certificate)).await?;
     let page = Caller::page()?;
     // The page does not know the certificate, and its browser accepts any.
@@ -92,7 +93,7 @@ async fn pages_use_http_where_webtransport_is_blocked() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pages_hear_the_same_over_http_3() -> Result<()> {
-    let certificate = Certificate::make()?;
+    let certificate = Certificate::make("http3")?;
     let setting = Setting::start_with("http3", Some(&certificate)).await?;
     let origins = setting.gateways.http.iter().map(|address| address.replace("https://", ""));
     let page = Caller::page_with(&[

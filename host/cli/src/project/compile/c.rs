@@ -17,9 +17,18 @@ const WORLD: &str = "entity-with-everything";
 const HEADER: &str = "entity";
 const WIT: &str = "vendor/wit";
 const SDK: &str = "vendor/guest-sdk/c";
-/// `-mexec-model=reactor`: a library, without `main`.
-const FLAGS: [&str; 6] =
-    ["--target=wasm32-wasi", "-mexec-model=reactor", "-O2", "-Wall", "-Wl,--strip-debug", "-o"];
+/// `-mexec-model=reactor`: a library, without `main`. The stack comes first, so that an overflow traps instead of
+/// overwriting other memory.
+const FLAGS: [&str; 8] = [
+    "--target=wasm32-wasi",
+    "-mexec-model=reactor",
+    "-O2",
+    "-Wall",
+    "-Wl,--strip-debug",
+    "-Wl,--stack-first",
+    "-Wl,-z,stack-size=262144",
+    "-o",
+];
 /// What to do if a tool is missing.
 const CLANG: &str = "install clang, lld and wasi-libc (Debian: sudo apt-get install clang lld wasi-libc libclang-rt-dev-wasm32), or name the clang of a wasi-sdk in the variable CLANG";
 

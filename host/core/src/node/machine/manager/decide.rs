@@ -199,7 +199,7 @@ impl Manager {
         let seed = context.draw();
         let without: Vec<_> = needs.keys().copied().collect();
         let Some(plan) = self.plan(context, observed, &without, seed) else { return };
-        if !self.has_enough_hosts(context, plan.members.len()) {
+        if !self.has_enough_hosts(context, observed) {
             return;
         }
         let moves = self.allocate(context, &plan);
