@@ -165,7 +165,10 @@ class Session {
       return stream;
     } catch {
       // A stream that comes too late has carried nothing.
-      opening.then(({ writable }) => writable.abort(), () => {}).finally(() => this.release());
+      opening
+        .then(({ writable }) => writable.abort())
+        .catch(() => {})
+        .finally(() => this.release());
       signal.throwIfAborted();
       this.#forget();
       return undefined;
