@@ -24,12 +24,15 @@ type Opened<T> = Poll<Result<T, StreamErrorIncoming>>;
 /// The connection, and how long a frame may be.
 pub(crate) struct Bounded {
     inner: Inner,
+    opening: Opening,
     most: u64,
 }
 
 impl Bounded {
     pub(crate) fn new(connection: quinn::Connection, most: u64) -> Self {
-        Self { inner: Inner::new(connection), most }
+        let inner = Inner::new(connection);
+        let opening = Opening { inner: quic::Connection::<Bytes>::opener(&inner), most };
+        Self { inner, opening, most }
     }
 }
 
@@ -54,7 +57,7 @@ impl quic::Connection<Bytes> for Bounded {
     }
 
     fn opener(&self) -> Opening {
-        Opening { inner: quic::Connection::<Bytes>::opener(&self.inner), most: self.most }
+        self.opening.clone()
     }
 }
 
@@ -63,20 +66,20 @@ impl quic::OpenStreams<Bytes> for Bounded {
     type SendStream = InnerSend;
 
     fn poll_open_bidi(&mut self, context: &mut Context<'_>) -> Opened<Self::BidiStream> {
-        let inner = quic::OpenStreams::<Bytes>::poll_open_bidi(&mut self.inner, context);
-        inner.map_ok(|inner| Frames { inner, place: Place::new(self.most, At::FrameType) })
+        self.opening.poll_open_bidi(context)
     }
 
     fn poll_open_send(&mut self, context: &mut Context<'_>) -> Opened<InnerSend> {
-        quic::OpenStreams::<Bytes>::poll_open_send(&mut self.inner, context)
+        self.opening.poll_open_send(context)
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
-        quic::OpenStreams::<Bytes>::close(&mut self.inner, code, reason);
+        self.opening.close(code, reason);
     }
 }
 
 /// Opens streams of the connection.
+#[derive(Clone)]
 pub(crate) struct Opening {
     inner: h3_quinn::OpenStreams,
     most: u64,
