@@ -1,5 +1,6 @@
 //! A QUIC connection for `h3` that refuses long frames. `h3` collects each frame to its end before it looks at it, but for
-//! the frames of bodies, and a frame may say that it has any length.
+//! the frames of bodies, and a frame may say that it has any length. It also takes an empty frame of a body for the
+//! body's end, so nothing of the body may follow one.
 
 use std::task::{Context, Poll, ready};
 
@@ -185,11 +186,13 @@ struct Place {
     at: At,
     /// The bytes of an integer so far.
     integer: Vec<u8>,
+    /// An empty frame has ended the body.
+    body_ended: bool,
 }
 
 impl Place {
     fn new(most: u64, at: At) -> Self {
-        Self { most, at, integer: Vec::new() }
+        Self { most, at, integer: Vec::new(), body_ended: false }
     }
 
     /// Whether these bytes may follow.
@@ -222,6 +225,11 @@ impl Place {
                 At::FrameType if number == WEBTRANSPORT => At::Other(u64::MAX),
                 At::FrameType => At::FrameLength(number),
                 At::FrameLength(kind) if kind != DATA && number > self.most => return false,
+                At::FrameLength(DATA) if number > 0 && self.body_ended => return false,
+                At::FrameLength(DATA) if number == 0 => {
+                    self.body_ended = true;
+                    At::FrameType
+                }
                 _ if number == 0 => At::FrameType,
                 _ => At::Payload(number),
             };
@@ -254,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn only_frames_of_bodies_may_be_long() {
+    fn frames_are_bounded_and_a_body_ends_once() {
         let (request, stream) = (At::FrameType, At::StreamType);
         let headers = |length: u8| [&[0x01, 0x40, length][..], &[7; 120]].concat();
         assert!(accepts(request, &headers(100)));
@@ -264,6 +272,9 @@ mod tests {
         let body = [&[0x00, 0x03, 1, 2, 3][..], &[0x00, 0x00]].concat();
         assert!(accepts(request, &[&body[..], &headers(100)].concat()));
         assert!(!accepts(request, &[&body[..], &headers(101)].concat()));
+        // Nothing of a body follows an empty frame of it.
+        assert!(accepts(request, &[0x00, 0x01, 1, 0x00, 0x00, 0x00, 0x00, 0x01, 0x01, 7]));
+        assert!(!accepts(request, &[0x00, 0x01, 1, 0x00, 0x00, 0x00, 0x01, 1]));
         // An unknown frame with the largest length.
         assert!(!accepts(request, &[0x21, 0xff, 255, 255, 255, 255, 255, 255, 255]));
         assert!(accepts(request, &[&[0x40, 0x41, 0][..], &[0xff; 5_000]].concat()));

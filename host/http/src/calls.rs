@@ -120,12 +120,11 @@ impl<S: Service> App<S> {
             return Ok(Bytes::new());
         }
         let headers = request.headers();
-        let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse().ok());
+        let length = content_length(headers)?;
         let is_json = headers.get(CONTENT_TYPE).map(is_json);
         let most = self.max_message;
         // A body of unknown length may have any size.
         let bytes = match length {
-            Some(0) => return Ok(Bytes::new()),
             Some(length) if length > u64::from(most) => {
                 discard(request.into_body(), most).await;
                 return Err(too_large(most));
@@ -133,7 +132,7 @@ impl<S: Service> App<S> {
             Some(length) => u32::try_from(length).unwrap_or(most),
             None => most,
         };
-        if length.is_some() && is_json != Some(true) {
+        if length.is_some_and(|length| length > 0) && is_json != Some(true) {
             return Err(not_json("the content type must be application/json".into()));
         }
         let timed_out = |_| {
@@ -152,22 +151,28 @@ impl<S: Service> App<S> {
             Problem::refused(StatusCode::SERVICE_UNAVAILABLE, codes::OVERLOADED, text)
         })?;
         let mut body = request.into_body();
-        let receive = Limited::new(&mut body, most as usize).collect();
+        // HTTP/3 and WebTransport leave it to their users to compare a body with its declared length.
+        let receive = Limited::new(&mut body, bytes as usize).collect();
         let received = timeout(self.settings.body_timeout, receive).await.map_err(timed_out)?;
-        let received = match received {
-            Ok(received) => received,
+        let body = match received {
+            Ok(received) => received.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
                 discard(body, most).await;
-                return Err(too_large(most));
+                return Err(match length {
+                    Some(length) => {
+                        malformed(format!("the body is longer than its content-length, {length}"))
+                    }
+                    None => too_large(most),
+                });
             }
-            Err(error) => {
-                let text = format!("the body cannot be received: {error}");
-                let refused =
-                    Problem::refused(StatusCode::BAD_REQUEST, codes::TRUNCATED_BODY, text);
-                return Err(refused);
-            }
+            Err(error) => return Err(malformed(format!("the body cannot be received: {error}"))),
         };
-        let body = received.to_bytes();
+        if let Some(length) = length.filter(|length| *length != body.len() as u64) {
+            let received = body.len();
+            return Err(malformed(format!(
+                "the body ended after {received} bytes; its content-length is {length}"
+            )));
+        }
         if !body.is_empty() && is_json != Some(true) {
             return Err(not_json("the content type must be application/json".into()));
         }
@@ -195,6 +200,24 @@ async fn discard(mut body: Body, most: u32) {
 fn too_large(most: u32) -> Problem {
     let text = format!("the body exceeds the limit of {most} bytes (`network.max-message`)");
     Problem::refused(StatusCode::PAYLOAD_TOO_LARGE, codes::MESSAGE_TOO_LARGE, text)
+}
+
+fn malformed(text: String) -> Problem {
+    Problem::refused(StatusCode::BAD_REQUEST, codes::TRUNCATED_BODY, text)
+}
+
+/// The length that a request declares for its body, if it does.
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let mut values = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|digits| digits.parse().ok()) {
+        Some(length) if values.all(|other| other == value) => Ok(Some(length)),
+        _ => {
+            let text = "`content-length` must be one number of bytes".to_owned();
+            Err(Problem::refused(StatusCode::BAD_REQUEST, codes::INVALID_HEADER, text))
+        }
+    }
 }
 
 fn not_json(text: String) -> Problem {

@@ -248,12 +248,19 @@ async function exchange(
     const end = received.indexOf(10);
     const response = JSON.parse(new TextDecoder().decode(received.subarray(0, end))) as ResponseInit & { status: number };
     let rest: Uint8Array<ArrayBuffer> | undefined = received.subarray(end + 1);
+    // A stream that a gateway left early looks like one that it ended.
+    const length = Number(new Headers(response.headers).get("content-length") ?? Number.NaN);
+    let size = 0;
     const content = new ReadableStream<Uint8Array<ArrayBuffer>>({
       async pull(controller) {
         try {
           const part = rest?.length ? rest : await next();
           rest = undefined;
+          size += part?.length ?? 0;
           if (part === undefined) {
+            if (size < length) {
+              throw new TypeError(`the response ended after ${size} of ${length} bytes`);
+            }
             if (!isOver) {
               controller.close();
             }

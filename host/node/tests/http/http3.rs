@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use h3::client::SendRequest;
-use http::{Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint};
 use tokio::task::JoinHandle;
@@ -105,6 +105,22 @@ async fn http_3_serves_the_same_requests() {
     assert_eq!(large, (413, "message-too-large".into()));
     let no_json = refused(post(HOST, add, &token), Bytes::from_static(b"{]")).await;
     assert_eq!(no_json, (400, "not-json".into()));
+    // `h3` compares no body with its declared length.
+    for (length, code) in [
+        ("2", "truncated-body"),
+        ("0", "truncated-body"),
+        ("1, 1", "invalid-header"),
+        ("+1", "invalid-header"),
+        ("", "invalid-header"),
+    ] {
+        let mut request = post(HOST, add, &token);
+        request.headers_mut().insert(header::CONTENT_LENGTH, length.parse().expect("a value"));
+        assert_eq!(refused(request, one.clone()).await, (400, code.into()), "{length:?}");
+    }
+    let mut longer = post(HOST, add, &token);
+    longer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("1"));
+    let longer = refused(longer, Bytes::from_static(b"12")).await;
+    assert_eq!(longer, (400, "truncated-body".into()));
     // Nothing of that has harmed the connection.
     let (status, sum) = send(sender.clone(), post(HOST, add, &token), one).await;
     assert_eq!((status, sum.as_str()), (StatusCode::OK, "201"));

@@ -138,6 +138,17 @@ async fn streams_of_a_session_are_requests() {
     assert_eq!(status, 413, "{body}");
     let (status, body) = page.call("/v1/default/counter/page", &token, "1").await;
     assert_eq!(status, 404, "{body}");
+    let headers = json!({
+        "authorization": format!("Bearer {token}"),
+        "content-type": "application/json",
+        "content-length": "2",
+    });
+    let head = json!({"method": "POST", "path": ADD, "headers": headers});
+    for body in ["1", "100"] {
+        let (head, problem) =
+            page.stream(0, format!("{head}\n{body}").as_bytes()).await.expect("one");
+        assert_eq!(head["headers"]["ostraca-error-code"], "truncated-body", "{body}: {problem}");
+    }
     let (status, body) = page.call(ADD, &token, "1").await;
     assert_eq!((status, body.as_str()), (200, "201"), "nothing of that has harmed the session");
 
