@@ -124,6 +124,10 @@ fn change(request: &AdminOperation) -> Option<Change> {
             }
             change("cluster", "", all.join(", "))
         }
+        Op::Pools(request) => request
+            .create
+            .as_ref()
+            .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
         Op::Policy(request) => request.text.as_ref().and_then(|text| {
             let digest = blake3::hash(text.as_bytes()).to_hex();
             let forced = if request.force { ", forced" } else { "" };

@@ -126,6 +126,8 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
             vec![Everywhere(View)]
         }
         Op::Cluster(_) => vec![Everywhere(Operate)],
+        Op::Pools(request) if request.create.is_none() => vec![Everywhere(View)],
+        Op::Pools(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
         // They name people, and why they were shut out.
         Op::Audit(_) => vec![Everywhere(Operate)],

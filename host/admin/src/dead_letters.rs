@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use ostraca_catalog::types::unknown_type;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::Entity;
 use ostraca_store::{ScanKind, ScannedRecord};
 use ostraca_wire::proto::{DeadLetter, DeadLetters, DeadLettersRequest, Problem};
@@ -18,14 +17,13 @@ impl AdminService {
         request: DeadLettersRequest,
     ) -> Result<AdminOutput, Problem> {
         let types = self.gateway.types.snapshot();
-        let (mut shards, mut from) = (1..=self.shard_count, None);
+        let (mut shards, mut from) = (1..=self.shard_count(), None);
         if !request.r#type.is_empty() {
             let Some(entry) = types.get(request.r#type.as_str()) else {
                 return Err(unknown_type(&types, &request.r#type));
             };
             if !request.id.is_empty() {
-                let key = entry.manifest.shard_key.shard_key(&request.id);
-                let shard = shard_of(key, self.shard_count).0;
+                let shard = self.shard_of(&entry.manifest, &request.id)?.0;
                 shards = shard..=shard;
                 from = Some(Entity::new(request.r#type.as_str(), request.id.as_str()));
             }

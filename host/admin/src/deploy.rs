@@ -24,7 +24,7 @@ use ostraca_wire::server::{Upload, UploadPermit};
 use tokio::sync::Mutex;
 
 use ostraca_catalog::loader::{self, Loader};
-use ostraca_catalog::pool::POOL;
+use ostraca_catalog::pool::KnownPools;
 use ostraca_catalog::revisions::{self, EarlierEntry};
 use ostraca_catalog::rows::{self, MethodEntry, MethodSchema, TypeRow};
 use ostraca_catalog::types::{TypeRegistry, TypeUnavailable, schema_of};
@@ -35,6 +35,7 @@ use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
+use super::pools::unknown_pool;
 use super::wire_rollout;
 
 /// How long a deploy that changes nothing waits for this node to load the current revision.
@@ -47,6 +48,7 @@ pub(crate) struct Deployer {
     /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     pub(crate) wasm: ostraca_wasm::WasmRuntime,
     types: TypeRegistry,
+    pub(crate) pools: KnownPools,
     pub(crate) loader: Loader,
     ceilings: Ceilings,
     /// Held from the final read of the row until the row is written; never during compilation.
@@ -61,11 +63,22 @@ impl Deployer {
         entity_store: Arc<dyn EntityStore>,
         wasm: ostraca_wasm::WasmRuntime,
         types: TypeRegistry,
+        pools: KnownPools,
         loader: Loader,
         ceilings: Ceilings,
     ) -> Self {
         let (write_lock, dry_runs) = (Mutex::default(), Mutex::default());
-        Self { cluster_store, entity_store, wasm, types, loader, ceilings, write_lock, dry_runs }
+        Self {
+            cluster_store,
+            entity_store,
+            wasm,
+            types,
+            pools,
+            loader,
+            ceilings,
+            write_lock,
+            dry_runs,
+        }
     }
 
     /// Deploys an upload.
@@ -87,12 +100,9 @@ impl Deployer {
         let manifest = Manifest::parse(text, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
-        if manifest.pool != POOL {
-            return Err(problem(
-                codes::UNKNOWN_POOL,
-                format!("unknown pool `{}`; this cluster has `{POOL}`", manifest.pool),
-                "leave `pool` out of the manifest",
-            ));
+        let pools = self.pools.get();
+        if pools.get(&manifest.pool).is_none() {
+            return Err(unknown_pool(&pools, &manifest.pool));
         }
         self.check_ceilings(&manifest)?;
         Ok(manifest)

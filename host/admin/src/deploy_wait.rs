@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
 use ostraca_wire::proto::{DeployResult, InspectedType, NodeIssue};
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ impl AdminService {
         mut deployed: DeployResult,
     ) -> DeployResult {
         let until = Instant::now() + self.deploy_wait_timeout;
-        let mut hosts = self.live_hosts();
+        let mut hosts = self.live_hosts(&deployed.r#type);
         loop {
             let (name, revision) = (deployed.r#type.as_str(), deployed.revision);
             let requests = hosts.iter().map(|host| gateway.inspect_type(host, name));
@@ -54,17 +54,22 @@ impl AdminService {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             // Do not wait for hosts that have left or died in the meantime.
-            let live = self.live_hosts();
+            let live = self.live_hosts(&deployed.r#type);
             hosts = waiting.into_iter().filter(|host| live.contains(host)).collect();
         }
     }
 
-    pub(super) fn live_hosts(&self) -> Vec<Member> {
+    /// The live hosts of a type's pool. All hosts, if the type is not known here.
+    pub(super) fn live_hosts(&self, entity_type: &str) -> Vec<Member> {
         let view: Arc<_> = self.current_view();
+        let pool = self.gateway.types.get(entity_type);
+        let pool = pool.and_then(|entry| self.pool(&entry.manifest.pool).ok());
+        let is_host =
+            |row: &NodeRow| pool.as_ref().map_or_else(|| row.is_host(), |pool| row.hosts(pool));
         let hosts = view
             .nodes
             .iter()
-            .filter(|(_, row)| row.roles.host && row.status == NodeStatus::Live)
+            .filter(|(_, row)| is_host(row) && row.status == NodeStatus::Live)
             .map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
         hosts.collect()
     }

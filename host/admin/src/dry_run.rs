@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::pool::path;
 use ostraca_catalog::rows;
 use ostraca_catalog::types::schema_of;
 use ostraca_codes::codes;
 use ostraca_config::Manifest;
 use ostraca_config::policy::{Permission, Permissions};
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::pools::Pools;
 use ostraca_core::records::LoadedEntity;
 use ostraca_core::shard::{SchemaSupport, TurnRecords};
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
@@ -36,6 +36,7 @@ use tokio::time::{Instant, timeout_at};
 use self::copy::Copy;
 use super::catalog_problem::to_problem;
 use super::deploy::{Deployer, check_schema, damaged, refused};
+use super::pools::unknown_pool;
 
 /// Number of entities that are tried if the request names none.
 const SAMPLE: u32 = 20;
@@ -58,8 +59,8 @@ pub(crate) struct DryRunContext {
     pub(crate) permissions: Permissions,
     /// The principal that asks for it.
     pub(crate) principal: String,
-    /// Number of shards in the pool.
-    pub(crate) shards: u32,
+    /// The cluster's pools.
+    pub(crate) pools: Arc<Pools>,
     /// The cluster's UTC in milliseconds.
     pub(crate) utc: u64,
 }
@@ -161,25 +162,34 @@ impl Deployer {
         context: &DryRunContext,
     ) -> Result<Vec<(ShardId, Entity)>, Problem> {
         let DryRun { ids, sample, .. } = &context.wanted;
+        let pools = &context.pools;
+        let Some(pool) = pools.get(&manifest.pool) else {
+            return Err(unknown_pool(pools, &manifest.pool));
+        };
         let kind = manifest.entity_type.as_str();
         if !ids.is_empty() {
             let place = |id: &String| {
-                let shard = shard_of(manifest.shard_key.shard_key(id), context.shards);
+                let shard = pool.shard_of(manifest.shard_key.shard_key(id));
                 (shard, Entity::new(kind, id.as_str()))
             };
             return Ok(ids.iter().map(place).collect());
         }
         let wanted = if *sample == 0 { SAMPLE } else { *sample } as usize;
-        let each = wanted.div_ceil(context.shards.max(1) as usize);
+        let each = wanted.div_ceil(pool.shards.max(1) as usize);
         let mut found = Vec::new();
-        for shard in (1..=context.shards).map(ShardId) {
+        for shard in (pool.first.0..=pool.last().0).map(ShardId) {
             let mut in_shard = 0;
             let mut after = None;
             while in_shard < each && found.len() < wanted {
                 let (max_records, max_bytes) = PAGE;
                 let kind_of = ScanKind::Heads;
-                let scan =
-                    Scan { shard: shard_key(shard), kind: kind_of, after, max_records, max_bytes };
+                let scan = Scan {
+                    shard: path(pools, shard),
+                    kind: kind_of,
+                    after,
+                    max_records,
+                    max_bytes,
+                };
                 let page = self.entity_store.scan(scan).await.map_err(|e| to_problem(e.into()))?;
                 for record in page.records {
                     let ScannedRecord::Head(entity, head) = record else { continue };
@@ -264,7 +274,8 @@ impl Trial<'_> {
     }
 
     async fn load(&self, shard: ShardId, entity: &Entity) -> Result<LoadedEntity, Problem> {
-        match self.store.load(vec![(shard_key(shard), entity.clone())]).await.pop() {
+        match self.store.load(vec![(path(&self.context.pools, shard), entity.clone())]).await.pop()
+        {
             Some(loaded) => loaded.map_err(|error| to_problem(error.into())),
             None => Err(problem(codes::STORE_UNAVAILABLE, "the store did not respond", "")),
         }
@@ -280,7 +291,8 @@ impl Trial<'_> {
         };
         (tried.version, tried.schema) = (head.version, head.schema().map_err(damaged)?);
         let mut records = TurnRecords::of_loaded(loaded).map_err(damaged)?;
-        let stored = StoredState::new(self.store.clone(), shard_key(shard), entity.clone());
+        let stored =
+            StoredState::new(self.store.clone(), path(&self.context.pools, shard), entity.clone());
         let mut copy = Copy::new(stored);
         if tried.schema != self.schema.version {
             if !self.schema.migrates_from(tried.schema) {
@@ -340,7 +352,11 @@ impl Trial<'_> {
         records: &TurnRecords,
     ) -> Result<Instance, String> {
         let spec = InstanceSpec {
-            identity: guest_types::identity(shard_key(shard), entity, self.revision),
+            identity: guest_types::identity(
+                path(&self.context.pools, shard),
+                entity,
+                self.revision,
+            ),
             state: Box::new(copy),
             values: guest_types::hook_values(self.context.utc),
             records: guest_types::turn_records(records.clone()),

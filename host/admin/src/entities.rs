@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::types::unknown_type;
 use ostraca_codes::codes;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::records::{ChannelExtent, JournalExtent, Tell, Timer};
 use ostraca_core::rows::Member;
@@ -42,11 +40,12 @@ impl AdminService {
         if !request.r#type.is_empty() && !types.contains_key(request.r#type.as_str()) {
             return Err(unknown_type(&types, &request.r#type));
         }
-        if request.shard > self.shard_count {
-            return Err(unknown_shard(request.shard, self.shard_count));
+        let count = self.shard_count();
+        if request.shard > count {
+            return Err(unknown_shard(request.shard, count));
         }
         let shards = match request.shard {
-            0 => 1..=self.shard_count,
+            0 => 1..=count,
             shard => shard..=shard,
         };
         let mut page = Vec::new();
@@ -121,9 +120,13 @@ impl AdminService {
             return Err(unknown_type(&types, &request.r#type));
         };
         let values = request.values;
-        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shard_count);
+        let shard = self.shard_of(&entry.manifest, &request.id)?;
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
-        let response = self.entity_store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
+        let response = self
+            .entity_store
+            .load(vec![(self.gateway.pools.path(shard), entity.clone())])
+            .await
+            .pop();
         let loaded = match response {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
@@ -207,7 +210,7 @@ impl AdminService {
         entity: &Entity,
     ) -> Result<Vec<TellDetail>, Problem> {
         let scan = Scan {
-            shard: shard_key(shard),
+            shard: self.gateway.pools.path(shard),
             kind: ScanKind::DeadLetters { from: Some(entity.clone()) },
             after: None,
             max_records: KEYS,
@@ -233,7 +236,7 @@ impl AdminService {
         let mut after = None;
         loop {
             let scan = Scan {
-                shard: shard_key(shard),
+                shard: self.gateway.pools.path(shard),
                 kind: ScanKind::State(entity.clone()),
                 after,
                 max_records: PAGE.0,

@@ -4,10 +4,8 @@
 //! has changed, everything is read again.
 
 use bytes::Bytes;
-use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::types::unknown_type;
 use ostraca_codes::codes;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::records::{ChannelExtent, Head, LoadedEntity, RecordKey, Timer};
 use ostraca_gateway::Gateway;
@@ -41,7 +39,7 @@ impl AdminService {
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
         };
-        let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shard_count);
+        let shard = self.shard_of(&entry.manifest, &request.id)?;
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
         for _ in 0..ATTEMPTS {
             let (loaded, head) = self.existing(shard, &entity).await?;
@@ -63,7 +61,11 @@ impl AdminService {
         shard: ShardId,
         entity: &Entity,
     ) -> Result<(LoadedEntity, Head), Problem> {
-        let response = self.entity_store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
+        let response = self
+            .entity_store
+            .load(vec![(self.gateway.pools.path(shard), entity.clone())])
+            .await
+            .pop();
         let loaded = match response {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
@@ -166,7 +168,7 @@ impl AdminService {
         let mut after: Option<Bytes> = None;
         loop {
             let scan = Scan {
-                shard: shard_key(shard),
+                shard: self.gateway.pools.path(shard),
                 kind: kind.clone(),
                 after,
                 max_records: PAGE.0,

@@ -28,6 +28,7 @@ mod move_shards;
 mod pages;
 mod pauses;
 mod policy;
+mod pools;
 mod rebalance;
 mod revocations;
 mod rollouts;
@@ -80,8 +81,6 @@ pub struct AdminDeps {
     pub node: NodeId,
     /// Addresses at which other nodes reach this node.
     pub addresses: Vec<String>,
-    /// The number of shards in the pool.
-    pub shard_count: u32,
     /// The configured lease duration, used until the first renewal.
     pub lease: Duration,
     /// How long a deploy waits for the live hosts (`guests.deploy-wait-timeout`).
@@ -143,7 +142,6 @@ pub struct AdminService {
     view: watch::Receiver<Arc<ClusterView>>,
     events: Arc<EventLog>,
     control: mpsc::UnboundedSender<control::Input>,
-    shard_count: u32,
     deploy_wait_timeout: Duration,
 }
 
@@ -172,6 +170,7 @@ impl AdminService {
             parts.entity_store.clone(),
             parts.wasm,
             parts.gateway.types.clone(),
+            parts.gateway.pools.clone(),
             parts.loader,
             parts.ceilings,
         );
@@ -188,7 +187,6 @@ impl AdminService {
             view: parts.view,
             events: parts.events,
             control: parts.control,
-            shard_count: parts.shard_count,
             deploy_wait_timeout: parts.deploy_wait_timeout,
         }
     }
@@ -222,7 +220,7 @@ impl AdminService {
                         wanted,
                         permissions: (*permissions).clone(),
                         principal: principal.to_owned(),
-                        shards: self.shard_count,
+                        pools: gateway.pools.get(),
                         utc: gateway.clock.now().utc,
                     };
                     let result = self.deployer.dry_run(upload, context).await?;
@@ -264,6 +262,7 @@ impl AdminService {
             AdminOperation::MoveShards(request) => self.move_shards(request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
+            AdminOperation::Pools(request) => self.pools(principal, request).await,
             AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,
             AdminOperation::Authorities(request) => self.authorities(caller, request).await,

@@ -35,7 +35,7 @@ impl AdminService {
             NodeState {
                 name: node.to_string(),
                 incarnation: row.incarnation.to_string(),
-                roles: row.roles.names().map(str::to_owned).collect(),
+                roles: row.role_names(),
                 addresses: row.addresses.clone(),
                 status: node_status(row).into(),
                 version: version(row.version),
@@ -70,7 +70,7 @@ impl AdminService {
         let Some(kind) = kind else { return all };
         all.retain(|it| it.r#type == kind);
         let Some(deployment) = all.first_mut() else { return all };
-        let hosts = self.live_hosts();
+        let hosts = self.live_hosts(kind);
         let counts = join_all(hosts.iter().map(|host| gateway.count_live(host, kind))).await;
         let mut live = BTreeMap::new();
         for counted in counts {
@@ -90,9 +90,11 @@ impl AdminService {
 
     /// The shards, or a range of them.
     pub(super) fn shards(&self, request: &ShardsRequest) -> Result<AdminOutput, Problem> {
-        if request.first > self.shard_count {
-            return Err(unknown_shard(request.first, self.shard_count));
+        let count = self.shard_count();
+        if request.first > count {
+            return Err(unknown_shard(request.first, count));
         }
+        let pools = self.gateway.pools.get();
         let view = self.current_view();
         let skipped = request.first.saturating_sub(1) as usize;
         let most = if request.limit == 0 { usize::MAX } else { request.limit as usize };
@@ -114,6 +116,7 @@ impl AdminService {
                 owner: owner.map_or_else(String::new, |owner| owner.node.to_string()),
                 state: state.into(),
                 target_node: to.map_or_else(String::new, ToString::to_string),
+                pool: pools.of(ShardId(shard)).map_or_else(String::new, |pool| pool.name.clone()),
             }
         });
         Ok(AdminOutput::Shards(shards.collect()))
@@ -121,7 +124,7 @@ impl AdminService {
 }
 
 pub(super) fn unknown_shard(shard: u32, count: u32) -> Problem {
-    let text = format!("shard {shard} does not exist; the pool has {count} shards");
+    let text = format!("shard {shard} does not exist; the cluster has {count} shards");
     problem(codes::UNKNOWN_SHARD, text, "shards are counted from 1")
 }
 

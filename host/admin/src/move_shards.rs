@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::rows::{self, StoresRow};
 use ostraca_codes::codes;
 use ostraca_store_ranges::{RangeMove, RangedStore, ShardMap};
@@ -48,7 +47,8 @@ impl AdminService {
                     return Err(running_problem(running));
                 }
                 (Some(running), _) => {
-                    let progress = stores.advance_move(&map, shard_key, LIMIT).await;
+                    let progress =
+                        stores.advance_move(&map, |it| self.gateway.pools.path(it), LIMIT).await;
                     let progress = progress.map_err(|error| store_failed(&error))?;
                     if !progress.is_complete() {
                         return Ok(AdminOutput::MoveShards(MoveShardsProgress {
@@ -75,9 +75,9 @@ impl AdminService {
     fn checked(&self, stores: &RangedStore, wanted: &ShardRange) -> Result<RangeMove, Problem> {
         let ShardRange { first, last, store_id } = wanted;
         let (first, last) = (*first, *last);
-        if first == 0 || first > last || last > self.shard_count {
+        if first == 0 || first > last || last > self.shard_count() {
             let text =
-                format!("shards {first} to {last} are not a range of 1 to {}", self.shard_count);
+                format!("shards {first} to {last} are not a range of 1 to {}", self.shard_count());
             return Err(problem(codes::INVALID_REQUEST, text, "`ostraca shards` lists them"));
         }
         let id = <[u8; 16]>::try_from(&store_id[..]).map(u128::from_be_bytes);

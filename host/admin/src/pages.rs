@@ -3,7 +3,6 @@
 use std::ops::RangeInclusive;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ostraca_catalog::pool::shard_key;
 use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
@@ -81,7 +80,7 @@ impl AdminService {
         while shards.contains(&shard) {
             loop {
                 let scan = Scan {
-                    shard: shard_key(ShardId(shard)),
+                    shard: self.gateway.pools.path(ShardId(shard)),
                     kind: kind.clone(),
                     after: after.take(),
                     max_records: PAGE.0.min(limit - added),

@@ -7,6 +7,7 @@ use ostraca_control as control;
 use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
+use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::NodeStatus;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DrainProgress, Problem, RebalancePlan, RebalanceProgress, ShardMove};
@@ -35,17 +36,11 @@ impl AdminService {
                 "`ostraca nodes` shows the status of nodes",
             ));
         }
-        let others = view.nodes.iter().any(|(other, row)| {
-            *other != name
-                && row.status == NodeStatus::Live
-                && row.roles.host
-                && row.store_available
-                && !row.is_draining_or_leaving()
-        });
-        if !undo && !others {
-            let text = format!("no other node can take the shards of `{node}`");
-            let help = "start another node with the role `host`, or undo another drain";
-            return Err(problem(codes::NO_OTHER_HOST, text, help));
+        if !undo && let Some(pool) = self.pool_without_other_host(&view, &name) {
+            let (role, of) = (pool.host_role(), of_pool(&self.gateway.pools.get(), &pool));
+            let text = format!("no other node can take the shards{of} of `{node}`");
+            let help = format!("start another node with the role `{role}`, or undo another drain");
+            return Err(problem(codes::NO_OTHER_HOST, text, &help));
         }
         self.send_event(Event::Drain { node: name.clone(), draining: !undo });
         let (updates, answer) = update_channel();
@@ -68,6 +63,22 @@ impl AdminService {
             }
         });
         Ok(answer)
+    }
+
+    /// A pool of which this node may own shards, and no other node may.
+    fn pool_without_other_host(&self, view: &ClusterView, node: &NodeId) -> Option<Pool> {
+        let own = view.nodes.get(node)?;
+        let has_other = |pool: &Pool| {
+            view.nodes.iter().any(|(other, row)| {
+                other != node
+                    && row.status == NodeStatus::Live
+                    && row.hosts(pool)
+                    && row.store_available
+                    && !row.is_draining_or_leaving()
+            })
+        };
+        let pools = self.gateway.pools.get();
+        pools.iter().find(|pool| own.hosts(pool) && !has_other(pool)).cloned()
     }
 
     pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
@@ -155,6 +166,14 @@ impl AdminService {
             .manager
             .as_ref()
             .is_some_and(|row| *row.holder.node.0 == *self.status.node)
+    }
+}
+
+/// What names a pool, if there are several.
+pub(super) fn of_pool(pools: &Pools, pool: &Pool) -> String {
+    match pools.iter().count() {
+        1 => String::new(),
+        _ => format!(" in the pool `{}`", pool.name),
     }
 }
 

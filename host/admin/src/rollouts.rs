@@ -118,13 +118,14 @@ impl AdminService {
         if failed.is_none() && !self.is_manager() {
             return Ok(());
         }
+        let shards = self.pool(&entry.manifest.pool)?.shards;
         let change = |current: &StoredRollout| {
             let mut next = current.clone();
             if let Some(why) = &failed {
                 next.stop(why);
                 return if next == *current { Change::Keep } else { Change::Set(next) };
             }
-            match next.advance(utc, self.shard_count) {
+            match next.advance(utc, shards) {
                 Progress::Unchanged => Change::Keep,
                 Progress::Advanced => Change::Set(next),
                 Progress::Complete => Change::Complete,

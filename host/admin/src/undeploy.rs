@@ -69,7 +69,7 @@ impl AdminService {
             }
             _ => Taken::Skipped,
         };
-        self.read_page(1..=self.shard_count, ScanKind::Heads, &[], COUNTED, add).await?;
+        self.read_page(1..=self.shard_count(), ScanKind::Heads, &[], COUNTED, add).await?;
         Ok(left)
     }
 }

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostraca_config::Manifest;
+use ostraca_core::pools::Pool;
 use ostraca_store::{EntityStore, StoredRow};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::Error;
+use crate::pool::KnownPools;
 use crate::rows::{self, TypeRow};
 use crate::types::{DeployedType, EarlierPrograms, TypeRegistry};
 
@@ -30,14 +32,21 @@ const COMPILATIONS: u32 = 3;
 /// Informs all workers about a type, in the order of the calls.
 pub type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
 
+/// Whether a node hosts a pool.
+pub type HostsPool = Box<dyn Fn(&Pool) -> bool + Send + Sync>;
+
 /// Dependencies of a loader.
 pub struct LoaderDeps {
     /// Where loaded types are published.
     pub types: TypeRegistry,
     /// Where components are fetched from.
     pub entity_store: Arc<dyn EntityStore>,
-    /// `None` on a node without the role `host`, which knows types but compiles none.
+    /// `None` on a node that hosts no pool, which knows types but compiles none.
     pub wasm: Option<ostraca_wasm::WasmRuntime>,
+    /// The cluster's pools.
+    pub pools: KnownPools,
+    /// Whether this node hosts a pool: it compiles no types of others.
+    pub hosts_pool: HostsPool,
     /// Called with each runnable type, before messages for it are released.
     pub notify_workers: NotifyWorkers,
     /// The runtime on which the loader's tasks run.
@@ -160,7 +169,7 @@ impl Loader {
     /// Publishes a type that was just deployed here, whose row has the store revision `at`, unless a newer row
     /// was observed.
     pub fn on_deployed(&self, at: u64, mut entry: DeployedType) {
-        if self.shared.deps.wasm.is_none() {
+        if self.shared.runtime_for(&entry.manifest).is_none() {
             entry.program = None;
         }
         let mut rows = self.shared.rows();
@@ -175,6 +184,13 @@ impl Loader {
 impl Shared {
     fn rows(&self) -> MutexGuard<'_, HashMap<Arc<str>, Seen>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles the types with such a manifest; `None` if this node does not run them.
+    fn runtime_for(&self, manifest: &Manifest) -> Option<&ostraca_wasm::WasmRuntime> {
+        let pools = self.deps.pools.get();
+        let pool = pools.get(&manifest.pool)?;
+        self.deps.wasm.as_ref().filter(|_| (self.deps.hosts_pool)(pool))
     }
 
     async fn work(&self, name: Arc<str>) {
@@ -206,7 +222,7 @@ impl Shared {
             Ok(parsed) => parsed,
             Err(error) => return Loaded::Broken(0, error.to_string()),
         };
-        let Some(wasm) = &self.deps.wasm else {
+        let Some(wasm) = self.runtime_for(&manifest) else {
             return self.publish_if_current(at, to_deployed_type(&deployed, manifest, None));
         };
         if let Some((program, earlier)) = self.compiled(&deployed, &manifest) {
@@ -331,7 +347,10 @@ impl Shared {
     }
 
     /// Workers learn of a type before messages for it are released.
-    fn publish(&self, entry: DeployedType) {
+    fn publish(&self, mut entry: DeployedType) {
+        if let Some(pool) = self.deps.pools.get().get(&entry.manifest.pool) {
+            entry.first_shard = pool.first;
+        }
         let entry = Arc::new(entry);
         if entry.is_runnable() {
             (self.deps.notify_workers)(&entry);

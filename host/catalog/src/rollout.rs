@@ -4,6 +4,7 @@
 //! rate, the cluster's manager raises the number of shards, until all are reached or an entity cannot be migrated.
 
 use ostraca_core::codec::CodecError;
+use ostraca_core::ids::ShardId;
 use ostraca_core::shard::Rollout;
 use serde::{Deserialize, Serialize};
 
@@ -48,10 +49,11 @@ pub enum Progress {
 }
 
 impl StoredRollout {
-    /// The part that the core needs.
+    /// The part that the core needs, for a pool whose first shard is this one.
     #[must_use]
-    pub fn reach(&self) -> Rollout {
-        Rollout { from: self.from, shards: self.shards, per_mille: self.per_mille }
+    pub fn reach(&self, first: ShardId) -> Rollout {
+        let shards = first.0.saturating_sub(1).saturating_add(self.shards);
+        Rollout { from: self.from, shards, per_mille: self.per_mille }
     }
 
     /// Whether it advances by itself.

@@ -18,7 +18,8 @@ use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
-use crate::pool::{NAMESPACE, POOL};
+use ostraca_core::pools::DEFAULT_POOL as POOL;
+use ostraca_wire::envelope::NAMESPACE;
 
 /// The value of a row. A row in a format that this program does not read is refused.
 pub trait RowValue: Serialize + DeserializeOwned + Extensible {}
@@ -553,9 +554,12 @@ pub fn pool_key() -> String {
     format!("pools/{POOL}")
 }
 
-/// Whether the key names a row that applies to every node: the format or the settings.
+/// The key of the row of the pools beside `default` ([`PoolsRow`](crate::pool::PoolsRow)).
+pub const POOLS: &str = "pools";
+
+/// Whether the key names a row that applies to every node: the format, the settings or the pools.
 pub fn is_cluster_wide(key: &str) -> bool {
-    key == "cluster" || key == SETTINGS
+    key == "cluster" || key == SETTINGS || key == POOLS
 }
 
 /// The key of a type's binding.

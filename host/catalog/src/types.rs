@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ostraca_config::Manifest;
+use ostraca_core::ids::ShardId;
 use ostraca_core::message::MessageKind;
 use ostraca_core::shard::{ChannelKeep, EarlierRevision, SchemaSupport, TypeSettings};
 use ostraca_wasm::Program;
@@ -46,6 +47,8 @@ pub struct DeployedType {
     pub earlier: EarlierPrograms,
     /// What the component says about the schema of its state, according to the type's row.
     pub schema: SchemaSupport,
+    /// The first shard of the type's pool.
+    pub first_shard: ShardId,
     /// The rollout of the revision, if it has not reached all entities.
     pub rollout: Option<StoredRollout>,
     /// The other stored revisions, and whether each was never active; in ascending order.
@@ -84,6 +87,7 @@ impl DeployedType {
             program,
             earlier: Vec::new(),
             schema: SchemaSupport::default(),
+            first_shard: ShardId(1),
             rollout: None,
             stored: Vec::new(),
             component_digest: component,
@@ -159,7 +163,7 @@ impl DeployedType {
                 .iter()
                 .map(|(revision, program)| earlier(*revision, program))
                 .collect(),
-            rollout: self.rollout.as_ref().map(StoredRollout::reach),
+            rollout: self.rollout.as_ref().map(|it| it.reach(self.first_shard)),
             reentrant_queries: self.manifest.reentrant_queries,
             tells: self
                 .manifest

@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod pools;
 mod variables;
 
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
+use ostraca_node::config::Role;
 
 pub(crate) use access::{
     AsNode, Audit, IssueToken, Policy, PolicyCommand, Revocations, Revoke, Token, TokenCommand,
@@ -19,6 +21,7 @@ pub(crate) use cluster::{
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
     Shards, Top, Undeploy, Watch,
 };
+pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };
@@ -169,6 +172,8 @@ pub(crate) enum Command {
     Cluster(Cluster),
     /// Show, check or replace the policy: who may do what
     Policy(Policy),
+    /// Manage pools: spaces of shards, each with its own hosts
+    Pool(PoolArgs),
     /// Show who this profile is for the cluster, and what it may do
     Whoami,
     /// Revoke a client's credentials: its connections are closed, and no node accepts it any more
@@ -237,10 +242,11 @@ pub(crate) struct Init {
     /// Directory of the cluster's authority, with ca.pem and ca.key: the new node joins that cluster
     #[arg(long, value_name = "DIR", requires = "way_to_join")]
     pub(crate) ca: Option<PathBuf>,
-    /// Roles of the joining node
-    #[arg(long, value_name = "ROLES", value_enum, value_delimiter = ',', requires = "ca",
+    /// Roles of the joining node: manager (may assign shards), host (owns shards and runs entities), host.NAME (the same
+    /// for pools with this role), gateway (accepts clients); only the first node has the role store
+    #[arg(long, value_name = "ROLES", value_delimiter = ',', requires = "ca",
           default_values = ["manager", "host", "gateway"])]
-    pub(crate) roles: Vec<NodeRole>,
+    pub(crate) roles: Vec<Role>,
 }
 
 /// Where etcd is.
@@ -348,19 +354,6 @@ pub(crate) enum TlsMode {
     Verify,
     /// None
     Off,
-}
-
-/// What a node may do for its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum NodeRole {
-    /// Runs the cluster's store; only the first node has this role
-    Store,
-    /// May assign shards
-    Manager,
-    /// Owns shards and runs entities
-    Host,
-    /// Accepts clients
-    Gateway,
 }
 
 #[derive(Debug, clap::Args)]

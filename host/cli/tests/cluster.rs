@@ -124,7 +124,14 @@ fn shards() -> Vec<ShardInfo> {
                 _ => ("", ShardState::Unassigned, ""),
             };
             let (owner, to) = (owner.into(), to.into());
-            ShardInfo { shard, epoch: 2, owner, state: state.into(), target_node: to }
+            ShardInfo {
+                shard,
+                epoch: 2,
+                owner,
+                state: state.into(),
+                target_node: to,
+                pool: "default".into(),
+            }
         })
         .collect()
 }
@@ -455,6 +462,7 @@ fn moving_and_unowned_shards_are_shown() {
     assert_eq!(all["shards_by_owner"], serde_json::json!({ "n1": 84, "n2": 40, "n3": 4 }));
     let moving = serde_json::json!({
         "shard": 121, "epoch": 2, "owner": "n2", "state": "moving", "target_node": "n1",
+        "pool": "default",
     });
     assert_eq!(all["shards"][120], moving);
 }

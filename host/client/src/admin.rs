@@ -19,11 +19,12 @@ use ostraca_wire::proto::{
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NodeInfo,
-    NodeRequest, Nodes, NodesRequest, PausesRequest, PolicyRequest, PolicyState, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout,
-    ShardInfo, ShardPause, ShardRange, ShardsRequest, Status, StatusRequest, UndeployRequest,
-    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
+    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NewPool,
+    NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest, PolicyRequest, PolicyState,
+    PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
+    Revocation, RevocationsRequest, Rollout, ShardInfo, ShardPause, ShardRange, ShardsRequest,
+    Status, StatusRequest, UndeployRequest, UndeployResult, Variables, VariablesRequest, WhoAmI,
+    WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -540,6 +541,19 @@ impl Client {
     ) -> Result<ClusterConfig, AdminError> {
         match self.request(Request::Cluster(request), Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Cluster(state)) => Ok(state),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// The pools, after one of them is created if that is requested.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn pools(&self, create: Option<NewPool>) -> Result<Vec<PoolInfo>, AdminError> {
+        let request = Request::Pools(PoolsRequest { create });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Pools(all)) => Ok(all.pools),
             other => Err(unexpected(other)),
         }
     }

@@ -125,10 +125,10 @@ pub use ostraca_wire::proto::{
     DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
     EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
-    NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
-    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardPause, ShardRange, ShardState,
-    StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail, TimerDetail,
-    TypePermissions, UndeployResult, WhoAmI, WorkFigures,
+    NewPool, NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, PoolInfo, Problem,
+    RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardPause, ShardRange,
+    ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail,
+    TimerDetail, TypePermissions, UndeployResult, WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

@@ -378,6 +378,18 @@ impl Config {
         Role::to_roles(&self.file.roles)
     }
 
+    /// What follows `host.` in the node's other roles (K39).
+    #[must_use]
+    pub fn pool_roles(&self) -> Vec<String> {
+        Role::to_pool_roles(&self.file.roles)
+    }
+
+    /// Whether the node owns shards of any pool.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.roles().host || !self.pool_roles().is_empty()
+    }
+
     /// Settings of the node's state machine.
     #[must_use]
     pub fn node_settings(&self) -> ostraca_core::node::Settings {

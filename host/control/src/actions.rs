@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ostraca_catalog::pool::shard_key;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, Notice};
 use ostraca_core::shard::Ownership;
@@ -45,7 +44,7 @@ impl ControlLoop {
             Action::Resume => self.all_workers(|| worker::Input::Resume),
             Action::ReadClaims { request_id: number, shards } => self.read_claims(number, shards),
             Action::StartShard { shard, epoch, member } => {
-                let (cluster, key) = (self.deps.cluster, shard_key(shard));
+                let (cluster, key) = (self.deps.cluster, self.deps.gateway.pools.path(shard));
                 let owner = Ownership { cluster, shard: key, epoch, owner: member };
                 self.worker(shard, worker::Input::Adopt(Box::new(owner)));
             }

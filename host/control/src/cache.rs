@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use ostraca_catalog::AccessRegistry;
-use ostraca_catalog::rows::PoolRow;
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::ids::ClusterId;
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::StoredRow;
 
@@ -31,8 +31,8 @@ use writer::Writer;
 /// The remembered state of the cluster.
 #[derive(Debug, Default)]
 pub struct CachedCluster {
-    /// The pool's shard count and hash; `None` if nothing was remembered.
-    pub pool: Option<PoolRow>,
+    /// The pools; `None` if nothing was remembered.
+    pub pools: Option<Pools>,
     /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions
     /// are 0.
     pub rows: Vec<(RowKey, Row, u64)>,

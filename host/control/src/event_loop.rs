@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
-use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
+use ostraca_catalog::pool::PoolsRow;
+use ostraca_catalog::rows::{self, ClusterRow, POOLS, SettingsRow, TimeRow};
 use ostraca_catalog::types::FailedMigration;
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Action, Event, Notice};
@@ -146,6 +147,18 @@ impl ControlLoop {
         }
     }
 
+    /// Handles the pools that operators have added.
+    fn learn_pools(&mut self, row: &StoredRow) {
+        let known = self.deps.gateway.pools.get();
+        match rows::decode::<PoolsRow>(row).and_then(|row| row.add_to(&known)) {
+            Ok(pools) => {
+                self.deps.gateway.learn_pools(&pools);
+                self.handle_event(Event::PoolsChanged(pools));
+            }
+            Err(error) => tracing::error!(%error, "cannot decode the cluster's pools"),
+        }
+    }
+
     /// Handles the time that the store's node has published.
     fn advance_utc(&self, row: &StoredRow) {
         match rows::decode::<TimeRow>(row).and_then(|row| row.utc_ms()) {
@@ -154,8 +167,11 @@ impl ControlLoop {
         }
     }
 
-    /// Handles the cluster-wide rows: the format, which this program may be unable to read, and the settings.
+    /// Handles the cluster-wide rows: the format, which this program may be unable to read, the settings and the pools.
     fn about_all(&mut self, row: &StoredRow) {
+        if row.key == POOLS {
+            return self.learn_pools(row);
+        }
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {
                 Ok(row) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::FutureExt;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
-use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::pool::path;
 use ostraca_catalog::rows::{self, ClusterRow};
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
@@ -156,8 +156,9 @@ impl ControlLoop {
     }
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let request =
-            self.deps.entity_store.current_claims(shards.into_iter().map(shard_key).collect());
+        let pools = self.deps.gateway.pools.get();
+        let shards = shards.into_iter().map(|shard| path(&pools, shard)).collect();
+        let request = self.deps.entity_store.current_claims(shards);
         self.tasks.push(
             async move { Event::ClaimsRead { request_id: number, claims: request.await.ok() } }
                 .boxed(),
@@ -168,7 +169,7 @@ impl ControlLoop {
     /// shards in the others are not given up because of one.
     pub(super) fn probe_entity_store(&mut self) {
         let sent = self.deps.clock.now().mono;
-        let shard = vec![shard_key(ShardId(1))];
+        let shard = vec![self.deps.gateway.pools.path(ShardId(1))];
         let request = match self.deps.ranges.get() {
             Some(stores) => stores.probe(shard),
             None => self.deps.entity_store.current_claims(shard),

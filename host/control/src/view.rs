@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::message::Now;
 use ostraca_core::node::{Machine, Notice};
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{
     Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, SHARDS_PER_CHUNK,
     chunk_of, index_in_chunk,
@@ -35,6 +36,8 @@ pub struct ClusterView {
     pub hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
     /// Whether this node has left.
     pub has_left: bool,
+    /// The pools; `None` until the first view of the machine.
+    pub pools: Option<Arc<Pools>>,
 }
 
 /// Every shard's assignment, in order. Successive views share the chunks that did not change: there may be a thousand
@@ -130,6 +133,10 @@ impl ClusterView {
                 .map(|(node, types)| (node.clone(), types.to_vec()))
                 .collect(),
             has_left: before.has_left,
+            pools: match &before.pools {
+                Some(known) if **known == *machine.pools() => Some(known.clone()),
+                _ => Some(Arc::new(machine.pools().clone())),
+            },
         }
     }
 
@@ -175,7 +182,7 @@ impl ClusterView {
     #[must_use]
     pub fn is_ready(&self, ReadyWhen { shards, min_hosts }: ReadyWhen) -> bool {
         let is_host = |row: &&NodeRow| {
-            row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
+            row.is_host() && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
         };
         let hosts = self.nodes.values().filter(is_host).count();
         let is_new = || {

@@ -17,6 +17,7 @@ use ostraca_core::node::{
     Action, ControlMessage, Event, HandOff, Machine, NodeIdentity, NodeReport, ReportedShard,
     Settings,
 };
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{Member, NodeRow, NodeStatus, Roles, Row, RowKey, shard_at};
 
 const HOSTS: u64 = 100;
@@ -196,7 +197,8 @@ fn main() {
         roles: Roles { manager: true, ..Roles::default() },
         version: 1,
         addresses: Vec::new(),
-        shard_count: shards,
+        pool_roles: Vec::new(),
+        pools: Pools::one(shards),
         seed: 1,
     };
     let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());

@@ -142,7 +142,9 @@ impl AllocationView {
 }
 
 /// The strategies that a configuration can name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum BuiltinStrategy {
     /// [`Average`]; the default.
     #[default]

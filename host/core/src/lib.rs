@@ -13,6 +13,7 @@ pub mod hash;
 pub mod ids;
 pub mod message;
 pub mod node;
+pub mod pools;
 pub mod records;
 pub mod route;
 pub mod rows;

@@ -64,7 +64,7 @@ pub struct Router<T> {
 }
 
 impl<T: Clone> Router<T> {
-    /// Creates a router for a pool with this number of shards. It knows no owners yet.
+    /// Creates a router for this number of shards. It knows no owners yet.
     #[must_use]
     pub fn new(settings: Settings, shards: u32) -> Self {
         Self {
@@ -81,6 +81,13 @@ impl<T: Clone> Router<T> {
             last_attempt_id: 0,
             buffered: 0,
             buffered_bytes: 0,
+        }
+    }
+
+    /// Adds shards behind the others, up to this number. Fewer than there are change nothing.
+    pub fn grow(&mut self, shards: u32) {
+        while self.routes.len() < shards as usize {
+            self.routes.push(ShardRoute::new());
         }
     }
 
@@ -115,8 +122,10 @@ impl<T: Clone> Router<T> {
     ) -> Action<T> {
         let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false };
         let Some(index) = index_of(shard, self.routes.len()) else {
-            let message =
-                format!("shard {shard} does not exist; the pool has {} shards", self.routes.len());
+            let message = format!(
+                "shard {shard} does not exist; the cluster has {} shards",
+                self.routes.len()
+            );
             return entry.into_refusal(codes::NO_OWNER, message, None);
         };
         if entry.deadline_passed(now) {

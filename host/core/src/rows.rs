@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::pools::{HOST_ROLE_PREFIX, Pool};
 
 /// The number of shards in an assignment row.
 pub const SHARDS_PER_CHUNK: u32 = 64;
@@ -113,13 +114,15 @@ pub struct NodeRow {
 
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
-    const FIELDS: &'static [u32] = &[Self::LEAVING, Self::REGISTERED, Self::PROCESS];
+    const FIELDS: &'static [u32] =
+        &[Self::LEAVING, Self::REGISTERED, Self::PROCESS, Self::POOL_ROLES];
 }
 
 impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
     const PROCESS: u32 = 10;
+    const POOL_ROLES: u32 = 12;
 
     /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
@@ -155,6 +158,51 @@ impl NodeRow {
         // The time is only displayed.
         let _ = self.extensions.set(Self::REGISTERED, &unix_ms);
         self
+    }
+
+    /// What follows `host.` in the node's other roles (K39).
+    #[must_use]
+    pub fn pool_roles(&self) -> Vec<String> {
+        // Bytes that do not decode as roles count as none.
+        self.extensions.get(Self::POOL_ROLES).ok().flatten().unwrap_or_default()
+    }
+
+    /// Returns the row with these roles.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the extension block has no space for them.
+    pub fn with_pool_roles(mut self, roles: &[String]) -> Result<Self, CodecError> {
+        self.extensions.set(Self::POOL_ROLES, &roles.to_vec())?;
+        Ok(self)
+    }
+
+    /// Whether the node's release knows that there may be several pools.
+    #[must_use]
+    pub fn knows_pools(&self) -> bool {
+        matches!(self.extensions.get::<Vec<String>>(Self::POOL_ROLES), Ok(Some(_)))
+    }
+
+    /// The names of all its roles, in the protocol and for people.
+    #[must_use]
+    pub fn role_names(&self) -> Vec<String> {
+        let pools = self.pool_roles();
+        let of_pools = pools.iter().map(|role| format!("{HOST_ROLE_PREFIX}{role}"));
+        self.roles.names().map(str::to_owned).chain(of_pools).collect()
+    }
+
+    /// Whether the node owns shards of any pool.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.roles.host || !self.pool_roles().is_empty()
+    }
+
+    /// Whether the node may own shards of a pool (K39).
+    #[must_use]
+    pub fn hosts(&self, pool: &Pool) -> bool {
+        match &pool.role {
+            None => self.roles.host,
+            Some(role) => self.pool_roles().contains(role),
+        }
     }
 
     /// How a health check finds the process of this incarnation.
@@ -222,7 +270,7 @@ impl ManagerRow {
     }
 }
 
-/// `shards/<pool>/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, with the term of its writer (R10).
+/// `shards/default/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, whatever their pools, with the term of its writer (R10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
@@ -281,7 +329,7 @@ pub enum RowKey {
     Node(NodeId),
     /// The row of the manager.
     Manager,
-    /// A chunk of the pool's assignments.
+    /// A chunk of the assignments.
     Assignments(u32),
 }
 
@@ -322,7 +370,7 @@ pub fn shard_at(chunk: u32, place: usize) -> ShardId {
     ShardId(chunk * SHARDS_PER_CHUNK + u32::try_from(place).unwrap_or(0) + 1)
 }
 
-/// How many chunks a pool with this number of shards has.
+/// How many chunks this number of shards has.
 #[must_use]
 pub fn chunk_count(shards: u32) -> u32 {
     shards.div_ceil(SHARDS_PER_CHUNK)

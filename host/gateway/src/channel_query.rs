@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::extensions::Extensions;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ScopedSessionId};
 use ostraca_core::records::ChannelCursor;
 use ostraca_core::shard::{ChannelPage, ChannelPosition, ChannelRead, PageItem};
@@ -101,12 +100,7 @@ impl Gateway {
         let (reply, answer) = oneshot::channel();
         let (now, utc) = (self.now(), self.clock.utc_ms());
         self.resolver.apply_limits(&mut envelope, utc);
-        // If the type is unknown here, so is its shard-key rule: the whole id is hashed, and the owner checks the type.
-        let types = self.types.snapshot();
-        let key = types
-            .get(envelope.r#type.as_str())
-            .map(|entry| entry.manifest.shard_key.shard_key(&envelope.id));
-        let shard = shard_of(key.unwrap_or(&envelope.id), self.shard_count);
+        let shard = self.likely_shard(&self.types.snapshot(), &envelope);
         let (bytes, deadline) = (envelope.body.len() + 256, envelope.deadline(now, 0));
         let pending = PendingMessage::of_query(shard, session, envelope, reply);
         let mut steps = Vec::new();

@@ -3,7 +3,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_trace::Role;
 use ostraca_wire::proto::Envelope;
@@ -35,12 +34,7 @@ impl Gateway {
                 EntityMessageContent::Ask(_, ask, _) => ask.id.session,
                 _ => ScopedSessionId::of_entity(&message.from),
             };
-            // If the type is unknown here, so is its shard-key rule: the whole id is hashed, and the owner checks the
-            // type.
-            let key = types
-                .get(&*message.to.entity_type)
-                .map(|entry| entry.manifest.shard_key.shard_key(&envelope.id));
-            let shard = shard_of(key.unwrap_or(&envelope.id), self.shard_count);
+            let shard = self.likely_shard(&types, &envelope);
             let span = match &message.content {
                 EntityMessageContent::Ask(..) => {
                     spans::begin(&self.tracer, &mut envelope, Role::Client, "ask ")

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ostraca_catalog::pool::shard_of;
 use ostraca_catalog::types::TypeTable;
 use ostraca_codes::codes;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_wire::outcome::{not_owner, permanent_problem as problem, retryable_problem};
 use ostraca_wire::proto::Problem;
@@ -75,12 +75,15 @@ impl Gateway {
             request.ticket.not_run(loading());
             return None;
         };
-        let shard =
-            shard_of(entry.manifest.shard_key.shard_key(&request.envelope.id), self.shard_count);
+        let Some(shard) = shard_of(&self.pools.get(), &entry.manifest, &request.envelope.id) else {
+            // Nor does it know the pool yet.
+            request.ticket.not_run(loading());
+            return None;
+        };
         Some(Placed { session, shard, request })
     }
 }
 
-fn loading() -> Problem {
+pub(crate) fn loading() -> Problem {
     retryable_problem(codes::REBALANCING, "the type is being loaded")
 }

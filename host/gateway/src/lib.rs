@@ -28,8 +28,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
+use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
 use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
@@ -37,7 +37,7 @@ use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
 use ostraca_wire::peer::PeerDialer;
-use ostraca_wire::proto::{NodeFigures, Reply};
+use ostraca_wire::proto::{Envelope, NodeFigures, Reply};
 use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -50,6 +50,7 @@ use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 
 use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::pool::{self, KnownPools};
 use ostraca_catalog::types::{TypeRegistry, TypeTable};
 use ostraca_stats::Stats;
 use ostraca_trace::Tracer;
@@ -68,8 +69,8 @@ pub type FiguresSource = Box<dyn Fn() -> Option<NodeFigures> + Send + Sync>;
 pub struct GatewayDeps {
     /// This node.
     pub node: NodeId,
-    /// The pool's number of shards.
-    pub shard_count: u32,
+    /// The cluster's pools.
+    pub pools: KnownPools,
     /// Settings of the router.
     pub route_settings: Settings,
     /// The default and the maximum timeout of messages.
@@ -110,7 +111,8 @@ pub struct Gateway {
     pub clock: Arc<ClusterClock>,
     /// The deployed types, which determine the routing.
     pub types: TypeRegistry,
-    shard_count: u32,
+    /// The cluster's pools, as this node knows them.
+    pub pools: KnownPools,
     node: String,
     /// Empty on a node without the role `host`: then no message is accepted for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
@@ -122,8 +124,9 @@ impl Gateway {
     #[must_use]
     pub fn new(parts: GatewayDeps) -> Arc<Self> {
         let node = parts.node.to_string();
+        let shards = parts.pools.get().shard_count();
         let gateway = Arc::new(Self {
-            router: Mutex::new(Router::new(parts.route_settings.clone(), parts.shard_count)),
+            router: Mutex::new(Router::new(parts.route_settings.clone(), shards)),
             resolver: EnvelopeResolver::new(
                 parts.node.0.clone(),
                 parts.clock.clone(),
@@ -133,7 +136,7 @@ impl Gateway {
             links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
             feeds: Feeds::new(parts.max_channel_feeds),
             pauses: ShardPauses::new(
-                parts.shard_count,
+                shards,
                 Duration::from_millis(parts.route_settings.buffer_timeout),
                 parts.stats,
             ),
@@ -141,13 +144,32 @@ impl Gateway {
             tracer: parts.tracer,
             clock: parts.clock,
             types: parts.types,
-            shard_count: parts.shard_count,
+            pools: parts.pools,
             node,
             workers: parts.workers,
             tokens: AtomicU64::new(0),
         });
         gateway.links.set_gateway(&gateway);
         gateway
+    }
+
+    /// Learns the cluster's pools, before any of their shards has a route.
+    pub fn learn_pools(&self, pools: &Pools) {
+        if let Some(mut router) = self.router() {
+            router.grow(pools.shard_count());
+        }
+        self.pauses.grow(pools.shard_count());
+        self.pools.learn(pools);
+    }
+
+    /// The shard of an entity, as far as this node knows its type. Otherwise the whole id is hashed, in the pool
+    /// `default`: whoever gets the message checks the type.
+    fn likely_shard(&self, types: &TypeTable, envelope: &Envelope) -> ShardId {
+        let pools = self.pools.get();
+        let of_type = types.get(envelope.r#type.as_str());
+        let shard = of_type.and_then(|it| pool::shard_of(&pools, &it.manifest, &envelope.id));
+        let default = || pools.get(DEFAULT_POOL).map(|pool| pool.shard_of(&envelope.id));
+        shard.or_else(default).unwrap_or(ShardId(1))
     }
 
     /// Sets where this node's figures come from, which other nodes may ask for.
@@ -184,15 +206,16 @@ impl Gateway {
         let (now, utc) = (self.now(), self.clock.utc_ms());
         let mut unknown = Vec::new();
         let mut accepted = Vec::with_capacity(batch.len());
+        let pools = self.pools.get();
         for mut request in batch.drain(..) {
             self.resolver.apply_limits(&mut request.envelope, utc);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {
-                    let shard = shard_of(
-                        entry.manifest.shard_key.shard_key(&envelope.id),
-                        self.shard_count,
-                    );
+                    let Some(shard) = pool::shard_of(&pools, &entry.manifest, &envelope.id) else {
+                        request.ticket.not_run(forwarded::loading());
+                        continue;
+                    };
                     let is_known = |method: &str| entry.methods_by_name().contains_key(method);
                     let span = spans::begin_received(&self.tracer, &mut request.envelope, is_known);
                     accepted.push(PendingMessage::new(shard, session, request, span));

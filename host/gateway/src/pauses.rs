@@ -47,6 +47,13 @@ impl ShardPauses {
         Self { shards, announced_for, stats }
     }
 
+    /// Adds shards behind the others, up to this number.
+    pub(crate) fn grow(&self, shards: u32) {
+        let mut all = lock(&self.shards);
+        let shards = all.len().max(shards as usize);
+        all.resize(shards, Served::NotYet);
+    }
+
     /// Records the state of a shard's route.
     pub(crate) fn set_route(&self, shard: ShardId, route: RouteState) {
         self.set_route_at(shard, route, Instant::now());

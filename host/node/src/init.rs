@@ -380,6 +380,7 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
             list(options.join.iter().map(String::as_str).collect())
         ),
     };
+    let roles: Vec<_> = options.roles.iter().map(Role::to_string).collect();
     format!(
         "# A node that joins the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
          \n\
@@ -394,7 +395,7 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
          {place}",
         node = options.node,
         listen = options.listen,
-        roles = list(options.roles.iter().map(|role| role.name()).collect()),
+        roles = list(roles.iter().map(String::as_str).collect()),
     )
 }
 

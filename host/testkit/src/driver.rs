@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::pool::path;
 use ostraca_catalog::types::{TypeTable, resolve_method};
 use ostraca_catalog::{ClusterClock, DeployedType};
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, Epoch, Incarnation, ScopedSessionId, ShardId};
 use ostraca_core::message::{MessageMetadata, Outcome, ReplyToken};
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{Ownership, Settings, StopReason};
 use ostraca_wire::proto::{Envelope, Problem};
@@ -24,7 +25,7 @@ use crate::sink::{Sink, Test};
 use crate::store::{CLUSTER, KitStore};
 
 /// Number of shards. A crash or a hand-off affects the entities of one shard.
-const SHARDS: u32 = 16;
+pub(crate) const SHARDS: u32 = 16;
 /// The time at which a test begins, in milliseconds since the Unix epoch; the same as in the SDK's `testing`.
 const START_MS: u64 = 1_000_000_000_000;
 /// The lease, in milliseconds: longer than any test.
@@ -312,7 +313,7 @@ impl Driver {
         self.epochs.insert(shard, epoch);
         let incarnation = Incarnation { counter: epoch.0, nonce: epoch.0 };
         let owner = Member { node: (&*format!("n{}", epoch.0)).into(), incarnation };
-        let shard = shard_key(shard);
+        let shard = path(&Pools::one(SHARDS), shard);
         let owner = Ownership { cluster: CLUSTER, shard, epoch, owner };
         self.worker.input(Input::Adopt(Box::new(owner)));
     }

@@ -54,11 +54,12 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use ostraca_catalog::DeployedType;
-use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::pool::path;
 use ostraca_catalog::rows::MethodEntry;
 use ostraca_config::Manifest;
 use ostraca_core::ids::{Entity, ScopedSessionId};
 use ostraca_core::message::Outcome;
+use ostraca_core::pools::Pools;
 use ostraca_core::records::GuestReply;
 use ostraca_wasm::{
     CompilerProgram, CompilerSettings, OutgoingHttpSettings, RuntimeSettings, TypeVariables,
@@ -381,7 +382,11 @@ impl Kit {
     #[must_use]
     pub fn stored(&self, entity: &str) -> Stored {
         let entity = entity_of(entity);
-        read::read(&self.driver.store, &shard_key(self.driver.shard(&entity)), &entity)
+        read::read(
+            &self.driver.store,
+            &path(&Pools::one(driver::SHARDS), self.driver.shard(&entity)),
+            &entity,
+        )
     }
 
     /// All items that committed turns of the entity have emitted on a channel, whatever the channel keeps.

@@ -36,6 +36,14 @@ fn requests_about_the_cluster() {
     };
     let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
     let cluster = ClusterConfigRequest { changes: set, upgrade_format: true };
+    let create = Some(NewPool {
+        name: "n".into(),
+        shards: 2,
+        hash: "h".into(),
+        role: "r".into(),
+        strategy: "s".into(),
+        min_hosts: 6,
+    });
     let policy = PolicyRequest { text: Some("t".into()), expected_revision: Some(2), force: true };
     let authorities = AuthoritiesRequest {
         trusted: Some("t".into()),
@@ -70,6 +78,7 @@ fn requests_about_the_cluster() {
         (Request::Undeploy(UndeployRequest { r#type: "t".into() }), "e203030a0174"),
         (Request::DeadLetters(dead_letters), "720d0a017412016918032201612801"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
+        (Request::Pools(PoolsRequest { create }), "b201120a100a016e10021a01682201722a01733006"),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),
         (
@@ -201,6 +210,20 @@ fn responses_about_the_cluster() {
         owner: "o".into(),
         state: ShardState::Moving.into(),
         target_node: "t".into(),
+        pool: "p".into(),
+    };
+    let pool = PoolInfo {
+        name: "n".into(),
+        first_shard: 2,
+        shards: 3,
+        hash: "h".into(),
+        role: "r".into(),
+        strategy: "s".into(),
+        min_hosts: 7,
+        hosts: 8,
+        shards_owned: 9,
+        created_unix_ms: 10,
+        created_by: "b".into(),
     };
     let entity = EntityInfo {
         r#type: "t".into(),
@@ -379,7 +402,15 @@ fn responses_about_the_cluster() {
             Response::Nodes(Nodes { nodes: vec![node], manager: "m".into(), term: 3 }),
             "080142260a1f0a016e1201691a01722201612805320176380740084801500a58016000680d12016d1803",
         ),
-        (Response::Shards(Shards { shards: vec![shard] }), "08014a0e0a0c080110021a016f20052a0174"),
+        (
+            Response::Pools(Pools { pools: vec![pool] }),
+            "0801b2011d0a1b0a016e100218032201682a017232017338074008480950\
+             0a5a0162",
+        ),
+        (
+            Response::Shards(Shards { shards: vec![shard] }),
+            "08014a110a0f080110021a016f20052a0174320170",
+        ),
         (
             Response::Entities(page),
             "080152200a130a01741201691803200428053006380042016f1201631a060a016e120177",

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::message::Now;
 use ostraca_core::node::{Action, ControlMessage, Event, Machine, NodeIdentity, WriteError};
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{Member, NodeRow, NodeStatus, Roles, Row, RowKey};
 
 use crate::hosted::leave;
@@ -27,7 +28,8 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
         roles: if node == 0 { host } else { Roles { manager: true, ..host } },
         version: 1,
         addresses: Vec::new(),
-        shard_count: scope.shards,
+        pool_roles: Vec::new(),
+        pools: Pools::one(scope.shards),
         seed: node as u64 + 1 + 10 * state.restarts,
     };
     let machine = Machine::new(scope.settings(), identity, BuiltinStrategy::Average.build());

@@ -34,6 +34,7 @@ mod net;
 mod orders;
 mod passivation;
 mod plan;
+mod pools;
 mod process;
 mod rows;
 mod shards;
@@ -217,6 +218,12 @@ enum SimEvent {
     StopRowUpdates {
         site: usize,
     },
+    /// An operator adds the second pool.
+    AddPool,
+    /// A process learns of the second pool.
+    LearnPools {
+        pid: Pid,
+    },
     /// A process learns a new map of shards to databases.
     LearnMap {
         pid: Pid,
@@ -370,6 +377,7 @@ impl SimEvent {
             | Self::WindDown { pid }
             | Self::Closed { pid }
             | Self::LearnMap { pid, .. }
+            | Self::LearnPools { pid }
             | Self::Ran { pid, .. } => Some(*pid),
             _ => None,
         }
@@ -417,6 +425,8 @@ struct World {
     on_failure: shard::OnFailure,
     /// The moves of escalated shards that each process has noted since another process became manager.
     escalations: BTreeMap<(Pid, ShardId), usize>,
+    /// The pools, and who knows of them.
+    pools: pools::PoolPlan,
     /// How many hosts there must be before the first allocation.
     min_hosts: usize,
     /// Whether an operator moves shards to other databases, and the generator that decides which, and how long that
@@ -626,6 +636,8 @@ impl World {
             SimEvent::StaleReadProbe { probe: vigil } => self.probe_stale_reads(vigil),
             SimEvent::StopRowUpdates { site } => self.stop_row_updates(site),
             SimEvent::LearnMap { pid, map } => self.learn_map(pid, map),
+            SimEvent::AddPool => self.add_pool(),
+            SimEvent::LearnPools { pid } => self.learn_pools(pid),
             SimEvent::Arrive { post } => self.arrive_at(post),
             SimEvent::Reply { connection: line, session, reply, cut } => {
                 self.reply_came(line, session, reply, cut);

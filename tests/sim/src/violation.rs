@@ -59,6 +59,8 @@ pub enum ViolationKind {
     UnassignedClaim,
     /// Shards were given to hosts before there were enough of them (K27).
     AllocatedEarly,
+    /// A shard went to a node without the role of its pool (K39).
+    WrongPool,
     /// A hand-off began before its row was written (S15).
     SentBeforeWritten,
     /// A hand-off waited for acknowledgements until it timed out (R12).

@@ -305,9 +305,14 @@ fn r1_comparing_only_epochs_lets_a_former_owner_overwrite() {
     // And since the version does not count, a turn is committed although the turn before it was refused, for example
     // for lack of room. If the refused turn would have moved the entity's wake-up, the store has two: the second is in
     // no owner's memory and is left when the entity is deleted. If it would have removed the mark of a remembered
-    // entity, the mark stays, but owners do not start the entity, since its head says that it has no mark.
-    let more =
-        [ViolationKind::TellNotSent, ViolationKind::DeletionLeft, ViolationKind::NotRecovered];
+    // entity, the mark stays, but owners do not start the entity, since its head says that it has no mark. A commit that
+    // takes the version back also makes the turns behind it look as if they had asked too early (seed 97).
+    let more = [
+        ViolationKind::TellNotSent,
+        ViolationKind::DeletionLeft,
+        ViolationKind::NotRecovered,
+        ViolationKind::AskedUncommitted,
+    ];
     let follows = [WRONG_VERSIONS, &more].concat();
     breaks(&options, ViolationKind::RanTwice, &follows, 0);
 }
@@ -629,6 +634,13 @@ fn e15_a_passivation_that_comes_early_is_detected() {
 #[test]
 fn k27_an_allocation_before_enough_hosts_is_detected() {
     without(node::Mutation::AllocateEarly, ViolationKind::AllocatedEarly, &[], 3);
+}
+
+#[test]
+fn k39_a_shard_at_a_node_without_its_role_is_detected() {
+    // The shares of the hosts that should have the shards never become even.
+    let follows = [ViolationKind::Unanswered];
+    without(node::Mutation::IgnorePoolRoles, ViolationKind::WrongPool, &follows, 3);
 }
 
 #[test]

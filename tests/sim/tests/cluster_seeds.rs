@@ -14,7 +14,7 @@ use ostraca_sim::cluster::{KINDS, Options, run};
 use ostraca_sim::{Tally, Violation};
 
 /// The number of seeds in which every kind of fault must occur.
-const ENOUGH: u64 = 2_000;
+const ENOUGH: u64 = 3_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use ostraca_wire::proto::{
-    ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, PolicyRequest,
-    RevocationsRequest, Rollout, ShardRange, UndeployRequest, Variable, VariableKind, VariableName,
-    VariablesRequest,
+    ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, NewPool,
+    PolicyRequest, PoolsRequest, RevocationsRequest, Rollout, ShardRange, UndeployRequest,
+    Variable, VariableKind, VariableName, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -50,6 +50,7 @@ fn each_change_says_what_it_concerns_and_how() {
     let removed = VariableName { kind: VariableKind::Setting.into(), name: "greeting".into() };
     let remove_setting =
         VariablesRequest { r#type: cart(), remove: Some(removed), ..Default::default() };
+    let new_pool = Some(NewPool { name: "orders".into(), shards: 8, ..Default::default() });
     for (request, expected) in [
         (upload(false, false), "deploy|cart|component abababababababab"),
         (upload(true, false), "deploy|cart|component abababababababab, inactive"),
@@ -68,6 +69,8 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::Forget { node: "n1".into() }, "forget|n1|"),
         (Op::Rebalance, "rebalance||"),
         (Op::RebalancePlan, "nothing"),
+        (Op::Pools(PoolsRequest::default()), "nothing"),
+        (Op::Pools(PoolsRequest { create: new_pool }), "pool create|orders|8 shards"),
         (Op::MoveShards(MoveShardsRequest { wanted: range }), "store move||shards 1 to 9"),
         (Op::MoveShards(MoveShardsRequest::default()), "nothing"),
         (

@@ -2,8 +2,9 @@ use bytes::Bytes;
 use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
-    EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    PolicyRequest, RevocationsRequest, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
+    EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest, NewPool,
+    PolicyRequest, PoolsRequest, RevocationsRequest, ShardsRequest, UndeployRequest, Variable,
+    VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -149,6 +150,12 @@ fn each_request_is_for_exactly_these_roles() {
         ("figures", AdminOperation::Figures, "odvn"),
         ("events", AdminOperation::Events(EventsRequest::default()), "odvn"),
         ("plan of a rebalance", AdminOperation::RebalancePlan, "odvn"),
+        ("pools", AdminOperation::Pools(PoolsRequest::default()), "odvn"),
+        (
+            "a new pool",
+            AdminOperation::Pools(PoolsRequest { create: Some(NewPool::default()) }),
+            "on",
+        ),
         ("entities", entities(""), "odvn"),
         ("entities of cart", entities("cart"), "odvOsn"),
         ("entities of order", entities("order"), "odvn"),

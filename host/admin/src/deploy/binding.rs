@@ -10,6 +10,7 @@ use ostraca_catalog::rows::{self, BindingRow};
 use ostraca_codes::codes;
 use ostraca_config::manifest::Manifest;
 use ostraca_core::extensions::Extensions;
+use ostraca_core::pools::Pools;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
@@ -17,11 +18,11 @@ use ostraca_wire::proto::Problem;
 use super::super::catalog_problem::to_problem;
 use super::Deployer;
 
-fn wanted(manifest: &Manifest) -> BindingRow {
+fn wanted(pools: &Pools, manifest: &Manifest) -> BindingRow {
     BindingRow {
         pool: manifest.pool.clone(),
         shard_key: manifest.shard_key.clone(),
-        hash: HASH.into(),
+        hash: pools.get(&manifest.pool).map_or(HASH, |pool| pool.hash.name()).into(),
         extensions: Extensions::default(),
     }
 }
@@ -31,7 +32,7 @@ impl Deployer {
     pub(crate) async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.entity_type);
         match rows::read::<BindingRow>(&*self.cluster_store, &key).await.map_err(to_problem)? {
-            Some((fixed, _)) => check_binding_matches(&fixed, manifest),
+            Some((fixed, _)) => check_binding_matches(&self.pools.get(), &fixed, manifest),
             None => Ok(()),
         }
     }
@@ -39,12 +40,14 @@ impl Deployer {
     /// Writes the binding unless it exists.
     pub(super) async fn bind(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.entity_type);
-        let value = Some(rows::encode_value(&wanted(manifest)).map_err(to_problem)?);
+        let value =
+            Some(rows::encode_value(&wanted(&self.pools.get(), manifest)).map_err(to_problem)?);
         let cas = CompareAndSet { key: key.clone(), expected: None, value };
         match self.cluster_store.compare_and_set(cas).await {
             Ok(_) => Ok(()),
             Err(CompareAndSetError::RevisionMismatch(Some(row))) => {
-                check_binding_matches(&rows::decode(&row).map_err(to_problem)?, manifest)
+                let fixed = rows::decode(&row).map_err(to_problem)?;
+                check_binding_matches(&self.pools.get(), &fixed, manifest)
             }
             Err(CompareAndSetError::RevisionMismatch(None)) => {
                 Err(to_problem(catalog::Error::RowConflict(key)))
@@ -54,8 +57,12 @@ impl Deployer {
     }
 }
 
-fn check_binding_matches(fixed: &BindingRow, manifest: &Manifest) -> Result<(), Problem> {
-    let wanted = wanted(manifest);
+fn check_binding_matches(
+    pools: &Pools,
+    fixed: &BindingRow,
+    manifest: &Manifest,
+) -> Result<(), Problem> {
+    let wanted = wanted(pools, manifest);
     let differs = [
         ("pool", fixed.pool.clone(), wanted.pool),
         ("shard-key", fixed.shard_key.to_string(), wanted.shard_key.to_string()),

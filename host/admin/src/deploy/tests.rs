@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use ostraca_core::ids::ClusterId;
+use ostraca_core::pools::Pools;
 use ostraca_store::MemoryStore;
 use ostraca_wire::server::UploadPermit;
 use tokio::runtime::Handle;
@@ -21,16 +22,19 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
     };
     let wasm = ostraca_wasm::WasmRuntime::new(&settings).expect("a runtime");
     let types = TypeRegistry::default();
+    let pools = KnownPools::new(Pools::one(8));
     let loader = Loader::new(loader::LoaderDeps {
         types: types.clone(),
         entity_store: store.clone(),
         wasm: Some(wasm.clone()),
+        pools: pools.clone(),
+        hosts_pool: Box::new(|_| true),
         notify_workers: Box::new(|_| {}),
         runtime: Handle::current(),
         budget: loader::BUDGET,
     });
     let (cluster, store) = (store.clone(), store.clone());
-    Deployer::new(cluster, store, wasm, types, loader, Ceilings::default())
+    Deployer::new(cluster, store, wasm, types, pools, loader, Ceilings::default())
 }
 
 async fn upload(component: &'static [u8]) -> Upload {

@@ -1,12 +1,17 @@
 //! A cluster's problems as one node sees them, each with its location and the command to run.
 
+use std::sync::Arc;
+
 use ostraca_codes::{Code, codes};
-use ostraca_core::ids::NodeId;
+use ostraca_core::ids::{NodeId, ShardId};
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
 use ostraca_control::view::ClusterView;
 use ostraca_stats::FailingType;
+
+use crate::rebalance::of_pool;
 
 /// The state to diagnose.
 pub(super) struct Diagnosis<'a> {
@@ -63,19 +68,28 @@ impl Diagnosis<'_> {
                 "a dead manager is replaced within seconds; if not, start a node with the role `manager`",
             ));
         }
-        let (without, all) = (self.cluster.shards_unassigned, self.cluster.shards);
-        if without > 0 {
+        let one = Arc::new(Pools::one(self.cluster.shards));
+        let pools = self.view.pools.as_ref().unwrap_or(&one);
+        for pool in pools.iter() {
+            let shards = (pool.first.0..=pool.last().0).map(ShardId);
+            let without = shards.filter(|shard| self.view.owner(*shard).is_none()).count();
+            if without == 0 || self.view.shards.is_empty() {
+                continue;
+            }
             let host = |row: &NodeRow| {
-                row.status == NodeStatus::Live && row.roles.host && !row.is_draining_or_leaving()
+                row.status == NodeStatus::Live && row.hosts(pool) && !row.is_draining_or_leaving()
             };
+            let role = pool.host_role();
             let help = match self.view.nodes.values().any(host) {
-                true => "wait a few seconds: they are being assigned to live nodes",
-                false => "start a node with the role `host`: no live node may own shards",
+                true => "wait a few seconds: they are being assigned to live nodes".into(),
+                false => format!("start a node with the role `{role}`: no live node may own them"),
             };
             let text = format!(
-                "{without} of {all} shards have no live owner: messages to them are buffered"
+                "{without} of {} shards{} have no live owner: messages to them are buffered",
+                pool.shards,
+                of_pool(pools, pool),
             );
-            problems.push(status_problem(codes::SHARDS_UNASSIGNED, text, help));
+            problems.push(status_problem(codes::SHARDS_UNASSIGNED, text, &help));
         }
         problems
     }

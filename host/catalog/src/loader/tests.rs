@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use ostraca_core::ids::ClusterId;
+use ostraca_core::ids::{ClusterId, ShardId};
+use ostraca_core::pools::{Pool, Pools};
 use ostraca_store::MemoryStore;
 
 use super::*;
@@ -32,10 +33,15 @@ fn bench(hosting: bool) -> Bench {
         Box::new(move |entry: &Arc<DeployedType>| notified.store(entry.revision, Ordering::SeqCst))
     };
     let (runtime, budget) = (Handle::current(), BUDGET);
+    let mut pools = Pools::one(8);
+    let elsewhere = Pool { role: Some("other".into()), ..Pool::new("elsewhere", 8, &pools) };
+    pools.add(elsewhere).expect("a pool");
     let parts = LoaderDeps {
         types: types.clone(),
         entity_store: store.clone(),
         wasm,
+        pools: KnownPools::new(pools),
+        hosts_pool: Box::new(|pool| pool.role.is_none()),
         notify_workers: notify,
         runtime,
         budget,
@@ -44,9 +50,13 @@ fn bench(hosting: bool) -> Bench {
 }
 
 fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
+    row_of_pool(at, name, revision, component, "default")
+}
+
+fn row_of_pool(at: u64, name: &str, revision: u64, component: [u8; 32], pool: &str) -> StoredRow {
     let deployed = TypeRow {
         revision,
-        manifest: format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n"),
+        manifest: format!("type = \"{name}\"\ncomponent = \"a.wasm\"\npool = \"{pool}\"\n"),
         component_digest: component,
         component_size: 1,
         methods: vec![rows::MethodEntry {
@@ -87,6 +97,21 @@ async fn a_node_without_entities_knows_types_from_their_rows() {
     assert!(types.get("counter").is_none());
     loader.on_row_changed(row(12, "counter", 1, [0; 32]));
     assert_eq!(types.wait_for_revision("counter", 1, LONG).await, Ok(()), "it was deployed again");
+}
+
+#[tokio::test]
+async fn k39_types_of_pools_that_others_host_are_not_compiled() {
+    let Bench { types, loader, store, .. } = bench(true);
+    let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    loader.on_row_changed(row_of_pool(1, "elsewhere", 1, digest, "elsewhere"));
+    assert_eq!(types.wait_for_revision("elsewhere", 1, LONG).await, Ok(()));
+    let entry = types.get("elsewhere").expect("known");
+    assert!(!entry.is_runnable() && types.broken().is_empty());
+    assert_eq!(entry.first_shard, ShardId(9), "a rollout counts the pool's shards");
+    // The same component cannot run in a pool of this node.
+    loader.on_row_changed(row(2, "here", 1, digest));
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!(types.broken().len(), 1);
 }
 
 #[tokio::test]

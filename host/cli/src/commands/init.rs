@@ -11,7 +11,7 @@ use ostraca_node::{
 };
 use serde_json::json;
 
-use crate::args::{Global, Init, NodeRole, OutputFormat, TlsMode};
+use crate::args::{Global, Init, OutputFormat, TlsMode};
 use crate::failure::{Exit, Failure};
 use crate::{output, quote};
 
@@ -26,16 +26,10 @@ pub(crate) fn run(global: &Global, args: &Init) -> Result<Exit, Failure> {
 fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     let named = || args.dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let node = args.node.clone().or_else(named).unwrap_or_default();
-    let roles = args.roles.iter().map(|role| match role {
-        NodeRole::Store => Role::Store,
-        NodeRole::Manager => Role::Manager,
-        NodeRole::Host => Role::Host,
-        NodeRole::Gateway => Role::Gateway,
-    });
     let options = JoinOptions {
         node: node.clone(),
         listen: args.listen,
-        roles: roles.collect(),
+        roles: args.roles.clone(),
         join: args.join.clone(),
         postgres: database(args)?,
         rows: rows(args)?,
@@ -47,7 +41,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         error => error.into(),
     });
     let JoinedNode { cluster, config } = joining?;
-    let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
+    let roles: Vec<_> = options.roles.iter().map(Role::to_string).collect();
     if global.output == OutputFormat::Json {
         output::json(&json!({
             "cluster_id": cluster.to_string(), "node": node, "config": config,

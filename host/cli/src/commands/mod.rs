@@ -38,6 +38,7 @@ pub(crate) mod new;
 pub(crate) mod nodes;
 mod phrases;
 pub(crate) mod policy;
+pub(crate) mod pools;
 pub(crate) mod rebalance;
 pub(crate) mod restart_entity;
 pub(crate) mod revoke;

@@ -25,7 +25,7 @@ pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure>
             .map(|it| {
                 json!({
                     "shard": it.shard, "epoch": it.epoch, "owner": some(&it.owner),
-                    "state": state(it), "target_node": some(&it.target_node),
+                    "state": state(it), "target_node": some(&it.target_node), "pool": some(&it.pool),
                 })
             })
             .collect();
@@ -34,9 +34,9 @@ pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure>
         let rows = all.iter().map(|it| {
             let to = some(&it.target_node).map(|to| format!(" to {to}")).unwrap_or_default();
             let state = format!("{}{to}", state(it));
-            [it.shard.to_string(), it.epoch.to_string(), it.owner.clone(), state]
+            [it.shard.to_string(), it.pool.clone(), it.epoch.to_string(), it.owner.clone(), state]
         });
-        output::table(["SHARD", "EPOCH", "OWNER", "STATE"], rows.collect());
+        output::table(["SHARD", "POOL", "EPOCH", "OWNER", "STATE"], rows.collect());
     } else {
         output::text(&map(&all));
     }
@@ -75,7 +75,14 @@ fn map(all: &[ShardInfo]) -> String {
         LETTERS.get(at).map_or('#', |letter| char::from(*letter))
     };
     let (mut text, mut moving, mut unassigned) = (String::new(), 0, 0);
-    for line in all.chunks(LINE) {
+    let pools: Vec<_> = all.chunk_by(|one, next| one.pool == next.pool).collect();
+    let names = pools.iter().flat_map(|pool| {
+        // One pool needs no name.
+        let name = pool.first().filter(|_| pools.len() > 1).map(|shard| shard.pool.as_str());
+        let lines = pool.chunks(LINE).enumerate();
+        lines.map(move |(at, line)| (name.filter(|_| at == 0), line))
+    });
+    for (name, line) in names {
         let signs = line.iter().map(|it| match it.state() {
             ShardState::Unassigned => {
                 unassigned += 1;
@@ -89,6 +96,9 @@ fn map(all: &[ShardInfo]) -> String {
         });
         let signs: String = signs.collect();
         let first = line.first().map_or(0, |it| it.shard);
+        if let Some(name) = name {
+            let _ = writeln!(text, "pool {name}");
+        }
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{first:>6}  {signs}");
     }

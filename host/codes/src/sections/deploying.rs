@@ -256,8 +256,8 @@ section! {
         UNKNOWN_POOL = "unknown-pool" {
             retry: No,
             exit: 2,
-            happened: "This release has only the pool `default`.",
-            help: "Leave `pool` out.",
+            happened: "The cluster has no pool with this name.",
+            help: "`ostraca pool list` shows the pools, and `ostraca pool create` creates one. A type without `pool` is in the pool `default`.",
         }
         REVISION_MISMATCH = "revision-mismatch" {
             retry: No,

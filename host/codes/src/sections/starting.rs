@@ -184,6 +184,17 @@ section! {
             happened: "The cluster has no such setting, or its value is invalid or cannot change.",
             help: "`ostraca cluster` shows them.",
         }
+        INVALID_POOL = "invalid-pool" {
+            retry: No,
+            exit: 2,
+            happened: "A pool with these properties cannot be created: the text says which one is wrong, or which limit it exceeds.",
+            help: "`ostraca pool create --help` lists the properties; `ostraca pool list` shows the pools.",
+        }
+        POOL_IMMUTABLE = "pool-immutable" {
+            retry: No,
+            happened: "The cluster has a pool with this name that differs. A pool never changes: the shards of its entities depend on it (R23).",
+            help: "Create a pool with another name.",
+        }
         SETTING_MISMATCH = "setting-mismatch" {
             retry: No,
             happened: "A node's configuration sets a setting of the cluster to another value.",

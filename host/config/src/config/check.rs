@@ -78,11 +78,19 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     strategy(input, file)
 }
 
+/// How many roles `host.NAME` a node may have: its row has space for them.
+const MAX_POOL_ROLES: usize = 16;
+
 /// Checks `join` against the roles: the store node joins no other node, and all others need an address to join.
 fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
         let help = "list some, or leave `roles` out to give the node all of them";
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
+    }
+    let of_pools = Role::to_pool_roles(&file.roles).len();
+    if of_pools > MAX_POOL_ROLES {
+        let why = format!("{of_pools} roles of pools, at most {MAX_POOL_ROLES} are possible");
+        return Err(input.at(&["roles"], why, Some("let pools share a role".into())));
     }
     let store = file.roles.contains(&Role::Store);
     if store && file.has_database() {

@@ -562,6 +562,7 @@ impl ConfigFile {
             max_escalations: self.hand_off.max_escalations as usize,
             escalation_period: millis(self.hand_off.escalation_period),
             max_relocations: self.hand_off.max_relocations as usize,
+            least_shard: self.rebalance.least_shard(),
             min_hosts: self.rebalance.min_hosts as usize,
             max_rebalance_hand_offs: self.rebalance.max_hand_offs as usize,
             rebalance_interval: millis(self.rebalance.interval),

@@ -1,15 +1,19 @@
 //! A node's roles, and its sections about other nodes: gateway, peers, hand-off, rebalance. Defaults come from the
 //! libraries. Settings that all nodes share are in `cluster_settings.rs`; network, entities and store in `file.rs`.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::str::FromStr;
 use std::time::Duration;
 
 use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy, LeastShard};
+use ostraca_core::pools::{HOST_ROLE, HOST_ROLE_PREFIX, parse_host_role};
 use ostraca_core::rows::Roles;
 use ostraca_core::{node, route};
 use ostraca_wire::PeerLimits;
 use ostraca_wire::envelope::TimeoutLimits;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeSeed, EnumAccess, Error, VariantAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::numbers::{millis, saturating_u32, saturating_usize};
 use crate::user_file::units;
@@ -34,8 +38,7 @@ impl Default for ControlInboxLimits {
 }
 
 /// A role of a node in its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Keeps the cluster's store and serves it to the other nodes.
     Store,
@@ -45,24 +48,92 @@ pub enum Role {
     Host,
     /// Accepts clients' messages.
     Gateway,
+    /// `host.NAME`: owns shards of the pools that name this role, and runs their entities (K39).
+    PoolHost(String),
+}
+
+impl Serialize for Role {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // As an enum, so that an error in a list marks the element.
+        deserializer.deserialize_enum("Role", &Self::NAMES, RoleVisitor)
+    }
+}
+
+/// Reads the name of a role.
+struct RoleVisitor;
+
+impl<'de> Visitor<'de> for RoleVisitor {
+    type Value = Role;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a role: {}", Role::NAMES.join(", "))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Role, A::Error> {
+        let (role, variant) = data.variant_seed(Self)?;
+        variant.unit_variant()?;
+        Ok(role)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Role, E> {
+        text.parse().map_err(|why| match text.starts_with(HOST_ROLE_PREFIX) {
+            true => E::custom(why),
+            false => E::unknown_variant(text, &Role::NAMES),
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for RoleVisitor {
+    type Value = Role;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Role, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|role| role.to_string() == text);
+        match (known, parse_host_role(text)) {
+            (Some(role), _) => Ok(role),
+            (None, Ok(Some(name))) => Ok(Self::PoolHost(name.into())),
+            (None, Err(why)) if text.starts_with(HOST_ROLE_PREFIX) => {
+                Err(format!("the role {text:?}: {why}"))
+            }
+            _ => Err(format!("{text:?} is no role; use one of {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
+/// The role's name in a configuration.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store => f.write_str("store"),
+            Self::Manager => f.write_str("manager"),
+            Self::Host => f.write_str(HOST_ROLE),
+            Self::Gateway => f.write_str("gateway"),
+            Self::PoolHost(name) => write!(f, "{HOST_ROLE_PREFIX}{name}"),
+        }
+    }
 }
 
 impl Role {
-    /// All roles, in display order.
+    /// All roles that need no pool, in display order.
     pub const ALL: [Self; 4] = [Self::Store, Self::Manager, Self::Host, Self::Gateway];
 
-    /// The role's name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::Manager => "manager",
-            Self::Host => "host",
-            Self::Gateway => "gateway",
-        }
-    }
+    /// What roles look like.
+    const NAMES: [&'static str; 5] = ["store", "manager", "host", "gateway", "host.NAME"];
 
-    /// Converts roles to the core's representation.
+    /// Converts roles to the core's representation, without those of [`Role::to_pool_roles`].
     #[must_use]
     pub fn to_roles(roles: &[Self]) -> Roles {
         let has = |role| roles.contains(&role);
@@ -72,6 +143,18 @@ impl Role {
             host: has(Self::Host),
             gateway: has(Self::Gateway),
         }
+    }
+}
+
+impl Role {
+    /// What follows `host.` in these roles.
+    #[must_use]
+    pub fn to_pool_roles(roles: &[Self]) -> Vec<String> {
+        let names = roles.iter().filter_map(|role| match role {
+            Self::PoolHost(name) => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
     }
 }
 
@@ -186,11 +269,16 @@ impl Default for RebalanceSection {
 impl RebalanceSection {
     /// The configured strategy. Its name and its numbers were validated when the file was read.
     pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
+        let strategy = BuiltinStrategy::from_name(&self.strategy).unwrap_or_default();
+        strategy.build_with(self.least_shard())
+    }
+
+    /// The settings of the strategy `least-shard`.
+    pub(super) fn least_shard(&self) -> LeastShard {
         let threshold = NonZeroU32::new(self.least_shard_threshold).unwrap_or(NonZeroU32::MIN);
         let limit =
             NonZeroUsize::new(self.least_shard_max_moving as usize).unwrap_or(NonZeroUsize::MIN);
-        let strategy = BuiltinStrategy::from_name(&self.strategy).unwrap_or_default();
-        strategy.build_with(LeastShard::new(threshold, limit))
+        LeastShard::new(threshold, limit)
     }
 }
 

@@ -294,6 +294,7 @@ fn each_error_names_its_line() {
         ("node = \"n\"\nroles = [\"host\"]", Some(2), "needs a node to join"),
         ("node = \"n\"\nroles = []", Some(2), "needs a role"),
         ("node = \"n\"\nroles = [\"hsot\"]", Some(2), "\"hsot\" is not allowed here"),
+        ("node = \"n\"\nroles = [\"host.A\"]", Some(2), "lower-case letters"),
         ("node = \"n\"\nroles = [\"host\"]\njoin = [\"a\"]", Some(3), "address to join"),
         (
             "node = \"n\"\n[rebalance]\nstrategy = \"avarage\"",

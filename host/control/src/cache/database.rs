@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use bytes::Bytes;
-use ostraca_catalog::rows;
+use ostraca_catalog::pool::PoolsRow;
+use ostraca_catalog::rows::{self, POOLS, PoolRow};
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoredRow;
 use ostraca_store_sled::{DatabaseOpenError, open_database};
@@ -70,6 +71,7 @@ impl Database {
     pub(super) fn load(&self) -> Result<CachedCluster, String> {
         let found = guarded(|| self.0.iter().collect::<Result<Vec<_>, _>>())?;
         let mut cached = CachedCluster::default();
+        let (mut first, mut others) = (None, PoolsRow::default());
         for (key, value) in found {
             let key = String::from_utf8_lossy(&key).into_owned();
             let row = StoredRow { key, revision: 0, value: Bytes::copy_from_slice(&value) };
@@ -84,10 +86,16 @@ impl Database {
                 let bytes = row.value.as_ref().try_into().map_err(|_| "a time is damaged")?;
                 cached.access_read_ms = u64::from_be_bytes(bytes);
             } else if row.key == rows::pool_key() {
-                cached.pool = Some(rows::decode(&row).map_err(|error| error.to_string())?);
+                first = Some(rows::decode::<PoolRow>(&row).map_err(|error| error.to_string())?);
+            } else if row.key == POOLS {
+                others = rows::decode(&row).map_err(|error| error.to_string())?;
             } else if let Some(row) = rows::decode_row(&row).map_err(|error| error.to_string())? {
                 cached.rows.push(row);
             }
+        }
+        if let Some(first) = first {
+            let pools = first.pools().and_then(|first| others.add_to(&first));
+            cached.pools = Some(pools.map_err(|error| error.to_string())?);
         }
         Ok(cached)
     }

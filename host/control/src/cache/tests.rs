@@ -1,9 +1,9 @@
 use ostraca_catalog::DeployedType;
 use ostraca_catalog::clock::wall_millis;
-use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows::{self, MethodEntry};
 use ostraca_config::Manifest;
 use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::pools::Pool;
 use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
 use ostraca_wire::clock::BootInstant;
 
@@ -29,6 +29,14 @@ fn node(addresses: &str) -> NodeRow {
     }
 }
 
+/// Two pools that have so many shards together.
+fn pools(shards: u32) -> Pools {
+    let mut pools = Pools::one(shards - 1);
+    let second = Pool { role: Some("orders".into()), ..Pool::new("orders", 1, &pools) };
+    pools.add(second).expect("a pool");
+    pools
+}
+
 fn view(shards: u32, nodes: &[&str]) -> Arc<ClusterView> {
     let owner = Member { node: "n1".into(), incarnation: node("").incarnation };
     let shard = Assignment {
@@ -38,8 +46,10 @@ fn view(shards: u32, nodes: &[&str]) -> Arc<ClusterView> {
         extensions: Default::default(),
     };
     let nodes = nodes.iter().map(|name| ((*name).into(), node(name))).collect();
+    let all = shards;
     let shards = vec![shard; shards as usize].into();
-    Arc::new(ClusterView { shards, nodes, ..ClusterView::default() })
+    let pools = Some(Arc::new(pools(all)));
+    Arc::new(ClusterView { shards, nodes, pools, ..ClusterView::default() })
 }
 
 /// A type as a node without the role `host` knows it.
@@ -69,16 +79,13 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     };
     access.on_rows_read(std::slice::from_ref(&policy), BootInstant::now());
     let cache = RouteCache::open(&place, ONE, types.clone(), access.clone()).expect("opened");
-    assert!(cache.load().pool.is_none());
+    assert!(cache.load().pools.is_none());
     cache.store(&view(65, &["n1", "n2"]));
     drop(cache);
 
     let cache = RouteCache::open(&place, ONE, types.clone(), access.clone()).expect("opened again");
     let cached = cache.load();
-    assert_eq!(
-        cached.pool,
-        Some(PoolRow { hash: HASH.into(), shards: 65, extensions: Default::default() })
-    );
+    assert_eq!(cached.pools, Some(pools(65)));
     let all = ["nodes/n1", "nodes/n2", "shards/default/00000", "shards/default/00001"];
     assert_eq!(keys(&cached), all);
     let chunk = cached.rows.iter().find(|(key, ..)| *key == RowKey::Assignments(1));
@@ -117,7 +124,7 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
     drop(cache);
-    assert!(open(ClusterId(2)).load().pool.is_none(), "it belongs to another cluster");
+    assert!(open(ClusterId(2)).load().pools.is_none(), "it belongs to another cluster");
 
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
@@ -126,10 +133,10 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
         std::fs::write(place.join(file), b"rubbish").expect("written");
     }
     let cache = open(ONE);
-    assert!(cache.load().pool.is_none(), "it is corrupt");
+    assert!(cache.load().pools.is_none(), "it is corrupt");
     cache.store(&view(3, &["n1"]));
     drop(cache);
-    assert_eq!(open(ONE).load().pool.map(|pool| pool.shards), Some(3));
+    assert_eq!(open(ONE).load().pools.map(|pools| pools.shard_count()), Some(3));
 
     let nowhere = dir.path().join("file");
     std::fs::write(&nowhere, b"").expect("written");
@@ -154,5 +161,5 @@ fn a_cache_in_use_by_another_process_is_left_alone() {
     assert!(open().is_none(), "it is in use");
     drop(cache);
     let again = open().expect("opened once it is free");
-    assert_eq!(again.load().pool.map(|pool| pool.shards), Some(3));
+    assert_eq!(again.load().pools.map(|pools| pools.shard_count()), Some(3));
 }

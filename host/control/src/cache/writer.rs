@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_catalog as catalog;
 use ostraca_catalog::AccessRegistry;
-use ostraca_catalog::pool::HASH;
-use ostraca_catalog::rows::{self, PoolRow, TypeRow};
+use ostraca_catalog::pool::rows_of;
+use ostraca_catalog::rows::{self, POOLS, TypeRow};
 use ostraca_catalog::types::{DeployedType, TypeRegistry};
 use ostraca_core::extensions::Extensions;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
@@ -93,9 +93,11 @@ pub(super) fn picture(
     access: &AccessRegistry,
 ) -> Result<HashMap<String, Bytes>, catalog::Error> {
     let mut rows = HashMap::new();
-    let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
-    let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
-    rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
+    if let Some(pools) = &view.pools {
+        let (first, others) = rows_of(pools);
+        rows.insert(rows::pool_key(), rows::encode_value(&first)?);
+        rows.insert(POOLS.into(), rows::encode_value(&others)?);
+    }
     for (node, row) in &view.nodes {
         // If the renewal counter were kept, every renewal would cause a write.
         let row = NodeRow { renewals: 0, store_available: true, ..row.clone() };

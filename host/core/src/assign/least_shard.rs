@@ -10,7 +10,7 @@ use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 ///
 /// Hosts may differ by as much as the threshold. Use it where moves are expensive: many entities per shard, or long
 /// recoveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LeastShard {
     threshold: NonZeroU32,
     limit: NonZeroUsize,

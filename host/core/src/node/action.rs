@@ -196,8 +196,11 @@ pub enum Notice {
         /// Milliseconds for which it gets no shards that other hosts can have.
         probation: u64,
     },
-    /// No shard has had an owner yet, and none gets one before there are more hosts (K27).
+    /// No shard of a pool has had an owner yet, and none gets one before there are more hosts, in the cluster or of the
+    /// pool (K27).
     AllocationWaits {
+        /// The pool.
+        pool: String,
         /// How many hosts there are.
         hosts: usize,
         /// How many there must be.
@@ -275,9 +278,9 @@ impl fmt::Display for Notice {
                 f,
                 "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
             ),
-            Self::AllocationWaits { hosts, min } => write!(
+            Self::AllocationWaits { pool, hosts, min } => write!(
                 f,
-                "shards are not given to hosts before there are {min} (`rebalance.min-hosts`): there are {hosts}"
+                "the shards of pool `{pool}` are not given to hosts before there are {min} (`rebalance.min-hosts`, or the pool's own number): there are {hosts}"
             ),
             Self::RolloutStopped { entity_type, revision, why } => {
                 write!(f, "the rollout of revision {revision} of `{entity_type}` stopped: {why}")

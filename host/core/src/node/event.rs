@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::control_message::ControlMessage;
 use super::settings::LeaseSettings;
 use crate::ids::{Epoch, NodeId, ShardId};
+use crate::pools::Pools;
 use crate::records::Claim;
 use crate::rows::{Member, Row, RowKey};
 
@@ -93,6 +94,9 @@ pub enum Event {
     MisplacedShards(Vec<(ShardId, Epoch)>),
     /// The cluster's settings, as their row contains them now. A revision older than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
+    /// The cluster's pools, as their rows contain them now. Pools are only added behind those that are known; anything
+    /// else changes nothing.
+    PoolsChanged(Pools),
     /// An operator wants a node's shards moved elsewhere, or revokes that (R12).
     Drain {
         /// The node to drain.

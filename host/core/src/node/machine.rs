@@ -28,6 +28,7 @@ use super::settings::{Mutation, Settings};
 use crate::assign::AllocationStrategy;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
+use crate::pools::Pools;
 use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, PodProcess, Roles};
 use context::Context;
 use holdings::Holdings;
@@ -48,10 +49,20 @@ pub struct NodeIdentity {
     pub version: u64,
     /// The node's addresses.
     pub addresses: Vec<String>,
-    /// Number of shards in the pool.
-    pub shard_count: u32,
+    /// What follows `host.` in its other roles: it hosts the pools that name one of them (K39).
+    pub pool_roles: Vec<String>,
+    /// The cluster's pools.
+    pub pools: Pools,
     /// Random: nonces and random choices are derived from it.
     pub seed: u64,
+}
+
+impl NodeIdentity {
+    /// Whether the node owns shards of any pool.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.roles.host || !self.pool_roles.is_empty()
+    }
 }
 
 /// One node's machine. Deterministic: the same events give the same actions.
@@ -75,7 +86,11 @@ impl Machine {
         identity: NodeIdentity,
         strategy: Box<dyn AllocationStrategy>,
     ) -> Self {
-        let observed = ObservedCluster::new(identity.shard_count);
+        let mut identity = identity;
+        if settings.has_mutation(Mutation::IgnorePoolRoles) {
+            identity.pools.forget_roles();
+        }
+        let observed = ObservedCluster::new(identity.pools.shard_count());
         let mut context = Context::new(settings, identity);
         context.push(Action::ListRows);
         Self {
@@ -155,6 +170,12 @@ impl Machine {
         hosts
             .filter(|(member, _)| self.observed.alive(member))
             .map(|(member, types)| (&member.node, types))
+    }
+
+    /// The cluster's pools, as far as the machine knows them.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.context.identity.pools
     }
 
     /// The rows of nodes, as last seen.

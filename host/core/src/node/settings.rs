@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::assign::LeastShard;
+
 /// Bounds and intervals of a node. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -25,6 +27,8 @@ pub struct Settings {
     pub max_drain_hand_offs: usize,
     /// Maximum number of hand-offs for balancing in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
+    /// The settings of the strategy `least-shard`, for pools that name it (K23). Default: its own.
+    pub least_shard: LeastShard,
     /// How many hosts there must be before shards are allocated for the first time (K27). Default 1.
     pub min_hosts: usize,
     /// How often a shard moves because a failure is escalated, within [`Settings::escalation_period`] (K33). Default 3.
@@ -87,6 +91,7 @@ impl Default for Settings {
             hand_off_timeout: 60_000,
             max_drain_hand_offs: 32,
             max_rebalance_hand_offs: 32,
+            least_shard: LeastShard::default(),
             min_hosts: 1,
             max_escalations: 3,
             escalation_period: 600_000,
@@ -135,6 +140,8 @@ pub enum Mutation {
     ConstantProbation,
     /// A host that cannot run a deployed type keeps its shards (R24).
     IgnoreUnrunnableTypes,
+    /// Shards of a pool go to nodes without its role (K39).
+    IgnorePoolRoles,
     /// A new manager decides before it has sealed every row (R10).
     SkipSeal,
     /// Answers to hand-offs count whatever their epoch or id (R11).

@@ -19,6 +19,7 @@ mod leases;
 mod manager_silence;
 mod moves;
 mod plans;
+mod pools;
 mod pruning;
 mod relocations;
 mod renewals;

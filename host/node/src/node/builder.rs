@@ -11,6 +11,7 @@ use ostraca_control::cache::RouteCache;
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity};
+use ostraca_core::pools::Pool;
 use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
 use ostraca_store_ranges::RangedStore;
@@ -110,7 +111,7 @@ impl NodeBuilder {
     /// Creates the runtime that compiles components and, on a host, runs them.
     pub(super) async fn wasm(&self) -> Result<WasmRuntime, NodeError> {
         let mut settings = self.config.wasm_settings();
-        if !self.config.roles().host {
+        if !self.config.is_host() {
             // This node only checks deployed components; it does not run them.
             settings.allocator = ostraca_wasm::Allocator::OnDemand;
         }
@@ -123,10 +124,17 @@ impl NodeBuilder {
         wasm: Option<WasmRuntime>,
         workers: Vec<mpsc::UnboundedSender<Input>>,
     ) -> Loader {
+        let (roles, pool_roles) = (self.config.roles(), self.config.pool_roles());
+        let hosts_pool = move |pool: &Pool| match &pool.role {
+            None => roles.host,
+            Some(role) => pool_roles.contains(role),
+        };
         Loader::new(loader::LoaderDeps {
             types: self.types.clone(),
             entity_store: stores.entity_store.clone(),
             wasm,
+            pools: stores.cluster_info.pools.clone(),
+            hosts_pool: Box::new(hosts_pool),
             notify_workers: Box::new(move |entry| {
                 for worker in &workers {
                     // A worker that has ended no longer runs anything.
@@ -149,7 +157,7 @@ impl NodeBuilder {
         let control = control.input.clone();
         Gateway::new(GatewayDeps {
             node: self.node.clone(),
-            shard_count: stores.cluster_info.shards,
+            pools: stores.cluster_info.pools.clone(),
             route_settings: self.config.route_settings(),
             timeout_limits: self.config.timeout_limits(),
             max_channel_feeds: self.config.max_channel_feeds(),
@@ -175,7 +183,8 @@ impl NodeBuilder {
             roles,
             version: version(),
             addresses: addresses.to_vec(),
-            shard_count: stores.cluster_info.shards,
+            pool_roles: self.config.pool_roles(),
+            pools: (*stores.cluster_info.pools.get()).clone(),
             seed: rand::random(),
         };
         let settings = self.config.node_settings();
@@ -188,7 +197,7 @@ impl NodeBuilder {
             node: self.config.node.clone(),
             cluster: identity.cluster,
             cluster_name: identity.cluster_name.clone(),
-            shards: stores.cluster_info.shards,
+            shards: stores.cluster_info.pools.get().shard_count(),
             types: self.types.snapshot().len(),
         }
     }

@@ -85,8 +85,8 @@ impl Network {
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
         let _ = self.peers.cluster_server.set(rows);
         self.descriptor.node.store_id = stores.cluster_info.identity.store_id;
-        self.descriptor.shards = stores.cluster_info.shards;
-        self.descriptor.hash.clone_from(&stores.cluster_info.hash);
+        let (shards, hash) = stores.cluster_info.first_pool();
+        (self.descriptor.shards, self.descriptor.hash) = (shards, hash.into());
         self.descriptor.addresses.clone_from(&self.addresses);
         self.server.set_peer_descriptor(self.descriptor.clone());
     }
@@ -120,7 +120,10 @@ fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
         incarnation: Incarnation::default(),
     };
     let (shards, hash) = match found {
-        Some(found) => (found.shards, found.hash.clone()),
+        Some(found) => {
+            let (shards, hash) = found.first_pool();
+            (shards, hash.into())
+        }
         None => {
             (config.expected_shards.unwrap_or(0), config.expected_hash.clone().unwrap_or_default())
         }

@@ -77,7 +77,7 @@ impl Node {
             own => {
                 let own = own.map(|own| own.sled);
                 let connector = basis.connector(own, &network.dialer, &control);
-                connector.connect_or_defer(remembered.pool.clone(), &mut tasks).await?
+                connector.connect_or_defer(remembered.pools.clone(), &mut tasks).await?
             }
         };
         network.set_cluster_info(&stores);
@@ -97,7 +97,7 @@ impl Node {
         }
 
         let wasm = basis.wasm().await?;
-        let hosting = roles.host.then(|| wasm.clone());
+        let hosting = basis.config.is_host().then(|| wasm.clone());
         let variables = VariablesReader::new(basis.cluster, keys, wasm.variables().clone());
         let total_instances = wasm.status().max_live_instances as usize;
         let workers = Workers::start(&basis, &stores, &control, total_instances)?;
@@ -150,7 +150,6 @@ impl Node {
         let admin = AdminService::new(AdminDeps {
             node: basis.node.clone(),
             addresses: network.addresses.clone(),
-            shard_count: stores.cluster_info.shards,
             lease: basis.config.lease,
             deploy_wait_timeout: basis.config.deploy_wait_timeout(),
             ceilings: basis.config.ceilings(),
@@ -161,7 +160,7 @@ impl Node {
             database: basis.config.postgres_options().map(|database| database.place()),
             rows_store: basis.config.rows_store().map(|rows| rows.place()),
             wasm,
-            hosts: roles.host,
+            hosts: basis.config.is_host(),
             loader,
             access: basis.access.clone(),
             variables,
@@ -211,7 +210,7 @@ impl Node {
             MetricsTask { address, task: tokio::spawn(server.run(source, stop.clone())), stop }
         });
         let ready_when = ReadyWhen {
-            shards: stores.cluster_info.shards,
+            shards: stores.cluster_info.pools.get().shard_count(),
             min_hosts: basis.config.node_settings().min_hosts,
         };
         let http = http.map(|http| {

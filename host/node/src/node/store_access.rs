@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::clock::ClusterClock;
-use ostraca_catalog::rows::PoolRow;
+use ostraca_catalog::pool::KnownPools;
 use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
+use ostraca_core::pools::Pools;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
@@ -59,7 +60,7 @@ impl StoreHandles {
     /// Stand-ins for a store that has not responded yet.
     fn deferred(
         cluster: ClusterId,
-        pool: PoolRow,
+        pools: Pools,
         clock: Arc<ClusterClock>,
         settings: ClusterSettings,
     ) -> (Self, Arc<DeferredStores>) {
@@ -72,11 +73,9 @@ impl StoreHandles {
             durable_sequence: 0,
         };
         let deferred = DeferredStores::new(identity.clone(), clock);
-        let PoolRow { shards, hash, .. } = pool;
         let found = ClusterInfo {
             identity,
-            shards,
-            hash,
+            pools: KnownPools::new(pools),
             cluster_time: 0,
             utc_ms: 0,
             random_key: None,
@@ -112,15 +111,15 @@ pub(super) struct StoreConnector {
 }
 
 impl StoreConnector {
-    /// Connects to the store. If it is unavailable and the pool is in the cache, the node starts without it and
+    /// Connects to the store. If it is unavailable and the pools are in the cache, the node starts without it and
     /// keeps trying.
     pub(super) async fn connect_or_defer(
         self,
-        pool: Option<PoolRow>,
+        pools: Option<Pools>,
         tasks: &mut JoinSet<()>,
     ) -> Result<StoreHandles, NodeError> {
-        let pool = pool.filter(|_| self.config.roles().gateway);
-        let limit = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
+        let pools = pools.filter(|_| self.config.roles().gateway);
+        let limit = if pools.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
         let error = match self.connect(limit).await {
             Ok(reached) => {
                 self.note_ranges(&reached);
@@ -131,11 +130,11 @@ impl StoreConnector {
             }
             Err(error) => error,
         };
-        let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
+        let Some(pools) = pools.filter(|_| error.is_retryable()) else { return Err(error) };
         tracing::warn!(%error, "store unavailable: using cached routes until it responds");
         let (stores, deferred) = StoreHandles::deferred(
             self.cluster,
-            pool,
+            pools,
             self.clock.clone(),
             self.config.cluster_settings(),
         );

@@ -22,7 +22,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts the workers (none on a node without the role `host`). They share `total_instances` instances, and
+    /// Starts the workers (none on a node that hosts no pool). They share `total_instances` instances, and
     /// report to the control thread.
     pub(super) fn start(
         basis: &NodeBuilder,
@@ -31,7 +31,7 @@ impl Workers {
         total_instances: usize,
     ) -> Result<Self, NodeError> {
         let config = &basis.config;
-        let count = match (config.roles().host, config.workers) {
+        let count = match (config.is_host(), config.workers) {
             (false, _) => 0,
             (true, 0) => std::thread::available_parallelism().map_or(1, usize::from),
             (true, set) => set,

@@ -1,8 +1,8 @@
 //! What the cluster's rows say about the cluster, checked against this program and the configuration.
 
 use ostraca_catalog::bootstrap;
-use ostraca_catalog::pool::{HASH, POOL};
-use ostraca_catalog::rows::{self, ClusterRow, PoolRow, SettingsRow, StoresRow, TimeRow};
+use ostraca_catalog::pool::{KnownPools, PoolsRow};
+use ostraca_catalog::rows::{self, ClusterRow, POOLS, PoolRow, SettingsRow, StoresRow, TimeRow};
 use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::rows::RowKey;
 use ostraca_store::{ClusterStore, StoreIdentity};
@@ -11,14 +11,12 @@ use ostraca_workers::RandomKey;
 use crate::error::NodeError;
 
 /// Information about the cluster, from its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClusterInfo {
     /// The store's identity.
     pub(crate) identity: StoreIdentity,
-    /// The pool's number of shards.
-    pub(crate) shards: u32,
-    /// The hash that maps entities to shards.
-    pub(crate) hash: String,
+    /// The pools. They grow while the node runs.
+    pub(crate) pools: KnownPools,
     /// Cluster time in milliseconds, as last written.
     pub(crate) cluster_time: u64,
     /// UTC in milliseconds, as last written; 0 if it was never written.
@@ -26,6 +24,14 @@ pub(crate) struct ClusterInfo {
     /// The secret from which the random numbers of turns are derived; `None` while no store has responded.
     pub(crate) random_key: Option<RandomKey>,
     pub(crate) settings: ClusterSettings,
+}
+
+impl ClusterInfo {
+    /// The number of shards and the hash of the pool that the cluster has from its start.
+    pub(crate) fn first_pool(&self) -> (u32, &'static str) {
+        let pools = self.pools.get();
+        pools.iter().next().map_or((0, ""), |pool| (pool.shards, pool.hash.name()))
+    }
 }
 
 /// Reads the rows that describe the cluster, and checks them against this program and the configuration.
@@ -42,39 +48,34 @@ pub(super) async fn read_cluster_info(
     cluster.readable()?;
     cluster.adopt_format()?;
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
-    let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
+    let (pool, _) = pool.ok_or_else(missing)?;
+    let added = rows::read::<PoolsRow>(store, POOLS).await?.map(|(row, _)| row);
     let (time, _) = rows::read::<TimeRow>(store, rows::TIME).await?.ok_or_else(missing)?;
     let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
     let settings = settings.settings();
     config.check_cluster_settings(&settings)?;
-    let wanted = config.expected_shards.unwrap_or(shards);
-    if wanted != shards {
-        let (wanted, found) = (wanted.to_string(), shards.to_string());
+    let wanted = config.expected_shards.unwrap_or(pool.shards);
+    if wanted != pool.shards {
+        let (wanted, found) = (wanted.to_string(), pool.shards.to_string());
         return Err(NodeError::PoolMismatch {
             property: "shards",
             expected: wanted,
             actual: found,
         });
     }
-    for wanted in [config.expected_hash.as_deref().unwrap_or(HASH), HASH] {
-        if wanted != hash {
-            return Err(NodeError::PoolMismatch {
-                property: "hash",
-                expected: wanted.into(),
-                actual: hash,
-            });
-        }
+    let wanted = config.expected_hash.as_ref().unwrap_or(&pool.hash);
+    if *wanted != pool.hash {
+        return Err(NodeError::PoolMismatch {
+            property: "hash",
+            expected: wanted.clone(),
+            actual: pool.hash,
+        });
     }
-    if shards == 0 {
-        return Err(
-            ostraca_catalog::Error::InvalidRow(format!("the pool `{POOL}` has no shards")).into()
-        );
-    }
+    let pools = added.unwrap_or_default().add_to(&pool.pools()?)?;
     readable(store, &config.node).await?;
     Ok(ClusterInfo {
         identity: store.identity(),
-        shards,
-        hash,
+        pools: KnownPools::new(pools),
         cluster_time: time.cluster_time_ms,
         utc_ms: time.utc_ms()?.unwrap_or_default(),
         random_key: Some(RandomKey::new(bootstrap::random_key(store).await?)),

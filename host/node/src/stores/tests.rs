@@ -23,9 +23,9 @@ use ostraca_wire::server::{
 use super::channel::failure;
 use super::locator::StoreLocator;
 use super::*;
-use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows;
 use ostraca_config::config::ClusterSettings;
+use ostraca_core::pools::Pools;
 use ostraca_wire::peer::{Alpn, PeerDialer};
 
 const CLUSTER: ClusterId = ClusterId(7);
@@ -185,8 +185,8 @@ async fn the_store_is_found_through_any_node_and_remembered() {
 
     let config = config(dir.path(), &[&other.address], "shards = 64");
     let remote = join(&config, &own).await.expect("joined");
-    let ClusterInfo { identity, shards, hash, cluster_time, .. } = &remote.cluster_info;
-    assert_eq!((identity.store_id, *shards, hash.as_str(), *cluster_time), (9, 64, HASH, 0));
+    let ClusterInfo { identity, pools, cluster_time, .. } = &remote.cluster_info;
+    assert_eq!((identity.store_id, &*pools.get(), *cluster_time), (9, &Pools::one(64), 0));
     let digest = remote.entity_store.put_blob(Bytes::from_static(b"component")).await.expect("put");
     let found = store.get_blob(digest).await.expect("read");
     assert_eq!(found.as_deref(), Some(&b"component"[..]));

@@ -98,6 +98,8 @@ pub enum AdminOperation {
     Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
+    /// Lists the pools, perhaps after one is created.
+    Pools(proto::PoolsRequest),
     /// Show or replace the policy.
     Policy(proto::PolicyRequest),
     /// Show what operators have asked for.
@@ -159,6 +161,8 @@ pub enum AdminOutput {
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
+    /// The pools.
+    Pools(proto::Pools),
     /// The policy in force.
     Policy(proto::PolicyState),
     /// What operators have asked for; sent in pages.
@@ -270,6 +274,7 @@ fn operation(request: Request) -> Result<AdminOperation, Problem> {
         Request::Backup(_) => Ok(AdminOperation::Backup),
         Request::MoveShards(request) => Ok(AdminOperation::MoveShards(request)),
         Request::Cluster(request) => cluster(request),
+        Request::Pools(request) => pools(request),
         Request::Policy(request) => Ok(AdminOperation::Policy(request)),
         Request::Revocations(request) => revocations(request),
         Request::Variables(request) => variables(request),
@@ -420,6 +425,18 @@ fn cluster(request: proto::ClusterConfigRequest) -> Result<AdminOperation, Probl
         return Err(invalid_request(text));
     }
     Ok(AdminOperation::Cluster(request))
+}
+
+fn pools(request: proto::PoolsRequest) -> Result<AdminOperation, Problem> {
+    if let Some(new) = &request.create {
+        let longest = [&new.name, &new.hash, &new.role, &new.strategy].map(String::len);
+        if longest.into_iter().any(|length| length > SETTING) {
+            return Err(invalid_request(format!(
+                "a text of the pool is longer than {SETTING} bytes"
+            )));
+        }
+    }
+    Ok(AdminOperation::Pools(request))
 }
 
 fn revocations(request: proto::RevocationsRequest) -> Result<AdminOperation, Problem> {
@@ -599,6 +616,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::MoveShards(progress)) => one(Response::MoveShards(progress)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
+        Ok(AdminOutput::Pools(pools)) => one(Response::Pools(pools)),
         Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
         Ok(AdminOutput::Audit(all)) => {
             pages(&all, most, |entries| Response::Audit(proto::AuditLog { entries }))

@@ -11,6 +11,7 @@ mod lifecycle;
 mod manager_rows;
 mod monitoring;
 mod order_across;
+mod pools;
 mod revisions;
 mod stale_gateways;
 mod subscriptions;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::message::{MessageKind, Outcome};
 use ostraca_core::shard::{Ask, AskNote, Event, Phase};
@@ -213,7 +212,7 @@ impl World {
 
     /// Whether a durable turn ran the ask.
     fn has_run(&self, target: &Entity, id: MessageId) -> bool {
-        let store = &self.stores[shard_of(&target.id, self.shards).0 as usize - 1];
+        let store = &self.stores[self.shard_of(&target.id).0 as usize - 1];
         store.durable().turns.iter().any(|(entity, _, turn)| {
             entity == target && self.turns.get(turn).is_some_and(|message| message.id == id)
         })

@@ -149,7 +149,8 @@ impl World {
         }
     }
 
-    /// Whether, without this node, at least two hosts can own shards until the end. `false` for the store's node.
+    /// Whether, without this node, at least two hosts of each pool can own shards until the end. `false` for the store's
+    /// node.
     pub(super) fn spare(&self, site: usize) -> bool {
         let lasting = |at: usize| {
             let it = &self.sites[at];
@@ -158,9 +159,11 @@ impl World {
             let leaves = it.pid.is_some_and(|pid| self.processes[pid].leaving);
             let unrunnable = it.pid.is_some_and(|pid| self.processes[pid].has_unrunnable_type);
             let stays = !it.over && !it.copy && !cut && !drained && !leaves && !unrunnable;
-            at != site && it.roles.host && stays
+            at != site && stays
         };
-        site > 0 && (0..self.sites.len()).filter(|at| lasting(*at)).count() > 1
+        let lasting: Vec<_> = (0..self.sites.len()).filter(|at| lasting(*at)).collect();
+        let remain = |pool| lasting.iter().filter(|at| self.may_host(**at, pool)).count() > 1;
+        site > 0 && self.pools.all.iter().all(remain)
     }
 
     pub(super) fn heal_by(&mut self, millis: u64) {

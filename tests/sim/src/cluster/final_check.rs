@@ -8,6 +8,7 @@ use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::ids::{Entity, NodeId, ShardId, TurnId};
 use ostraca_core::message::Message;
 use ostraca_core::node;
+use ostraca_core::pools::Pool;
 use ostraca_core::records::Timer;
 use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at};
 use ostraca_core::shard::Phase;
@@ -91,12 +92,12 @@ impl World {
         format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
     }
 
-    /// The hosts that should own shards, with the number of shards that each of them owns.
-    fn counts(&self) -> BTreeMap<NodeId, usize> {
+    /// The hosts that should own shards of a pool, with the number of its shards that each of them owns.
+    fn counts(&self, pool: &Pool) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
             row.status == NodeStatus::Live
-                && row.roles.host
+                && row.hosts(pool)
                 && !row.is_draining_or_leaving()
                 && row.store_available
         };
@@ -113,10 +114,16 @@ impl World {
                 })
             {
                 let owns = |row: &&Assignment| row.owner.as_ref().is_some_and(|o| o.node == *node);
-                counts.insert(node.clone(), rows.values().filter(owns).count());
+                let rows = rows.range(pool.first..=pool.last()).map(|(_, row)| row);
+                counts.insert(node.clone(), rows.filter(owns).count());
             }
         }
         counts
+    }
+
+    /// [`Self::counts`] of each pool.
+    fn all_counts(&self) -> Vec<BTreeMap<NodeId, usize>> {
+        self.pools.all.iter().map(|pool| self.counts(pool)).collect()
     }
 
     /// Checks the state of the cluster.
@@ -195,7 +202,7 @@ impl World {
                 self.open(),
                 self.late_copies,
                 self.unserved(),
-                self.counts()
+                self.all_counts()
             )));
         }
     }
@@ -248,12 +255,15 @@ impl World {
         {
             return false;
         }
-        let counts = self.counts();
-        let (most, least) = (counts.values().max(), counts.values().min());
-        let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
+        let counts = self.all_counts();
+        let balanced = counts.iter().all(|counts| {
+            let (most, least) = (counts.values().max(), counts.values().min());
+            most.zip(least).is_none_or(|(most, least)| most - least <= 1)
+        });
         // A host whose control messages are lost keeps its shards, but gets no others.
         let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
-        let owned: usize = counts.values().sum();
+        let owned: usize = counts.iter().flat_map(BTreeMap::values).sum();
+        let no_hosts = counts.iter().all(BTreeMap::is_empty);
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
             && self.open() == 0
             && self.late_copies == 0
@@ -266,7 +276,7 @@ impl World {
             && self.misplaced_shards().is_empty()
             && (balanced || silenced)
             && (owned == self.shards as usize
-                || counts.is_empty()
+                || no_hosts
                 || (silenced && self.any_unrunnable_type()))
             && self.unserved().is_empty()
     }

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_codes::codes;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId as SessionKey, ShardId};
 use ostraca_core::message::{MessageKind, Outcome, ReplyToken};
 use ostraca_core::node::Event;
@@ -98,6 +97,7 @@ impl World {
         let ClientFrame { connection: line, session, .. } = post;
         self.tokens += 1;
         let token = ReplyToken(self.tokens);
+        let shard = self.shard_of(&envelope.id);
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let sequence = envelope.sequence;
@@ -110,7 +110,6 @@ impl World {
             buffered: false,
         };
         it.gateway.open.insert(token, open);
-        let shard = shard_of(&envelope.id, self.shards);
         let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
         let session = self.sessions[session].session.key;
         let pending = PendingMessage { token, session, envelope, received: now };
@@ -201,7 +200,7 @@ impl World {
 
     /// Hands a message to this node's own machine for the shard.
     fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &PendingMessage) {
-        if !self.processes[pid].identity.roles.host {
+        if !self.processes[pid].identity.is_host() {
             return self.not_sent(pid, tag);
         }
         let message = match self.accept_message(pid, item) {
@@ -289,9 +288,9 @@ impl World {
         let (envelope, session, charge) = self.read_forwarded(pid, tag, envelope)?;
         let it = &self.processes[pid];
         let received = it.mono(self.now);
-        let shard = shard_of(&envelope.id, self.shards);
+        let shard = self.shard_of(&envelope.id);
         let hint = it.gateway.router.redirect_hint(shard, Epoch(envelope.route_epoch), &it.node.0);
-        if hint.is_some() || !it.identity.roles.host {
+        if hint.is_some() || !it.identity.is_host() {
             return Err(outcome::not_owner("the shard is another's", hint.as_ref()));
         }
         let token = ReplyToken(0);

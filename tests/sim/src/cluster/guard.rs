@@ -174,7 +174,7 @@ impl World {
         row: &NodeRow,
     ) {
         let member = Member { node: node.clone(), incarnation: row.incarnation };
-        if row.roles.host {
+        if row.is_host() {
             self.guard.hosts.insert(node.clone());
         }
         if let Some(old) = old {

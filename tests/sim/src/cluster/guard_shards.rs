@@ -48,8 +48,14 @@ impl World {
         }
         // A manager decides only from rows that it has sealed (R10). Its successor may have sealed some of them since:
         // it may still change the others.
+        // Rows that only a pool needs which was added later may be unknown to it until somebody has written them.
+        let initial = chunk_count(self.pools.initial.min(self.shards));
+        let exists = |other: u32| {
+            other < initial
+                || self.guard.sealed.range((other, 0)..=(other, u64::MAX)).next().is_some()
+        };
         let sealed = (0..chunk_count(self.shards))
-            .all(|other| self.guard.sealed.contains(&(other, row.term)));
+            .all(|other| !exists(other) || self.guard.sealed.contains(&(other, row.term)));
         let by_hand_off =
             row.assignments.iter().zip(&old.assignments).all(|(a, b)| a.owner == b.owner);
         if decided
@@ -92,6 +98,7 @@ impl World {
                 format!("shard {shard} went to {owner} while {hosts} of {min} hosts existed");
             self.violations.push(ViolationKind::AllocatedEarly.because(text));
         }
+        self.guard_pool(shard, owner);
         let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
         if other.as_ref().is_some_and(|other| other != owner) {
             self.violations.push(
@@ -161,6 +168,7 @@ mod tests {
     fn two_sealed_chunks() -> World {
         let mut world = World::planned(1, Options::default());
         world.shards = 2 * SHARDS_PER_CHUNK;
+        world.pools.initial = world.shards;
         for chunk in [0, 1] {
             assert!(!decides_unsealed(&mut world, chunk, 1, 0));
         }

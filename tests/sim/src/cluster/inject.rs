@@ -27,7 +27,7 @@ impl World {
         let (host, Some(holder)) = (self.any_site(true), holder) else { return };
         // A host that gets no control messages needs this time to learn of a hand-off from the row.
         let in_time = self.hand_off_timeout > MANAGER_SILENCE + LEASE;
-        if host == holder || !self.sites[host].roles.host || !in_time {
+        if host == holder || !self.sites[host].is_host() || !in_time {
             return;
         }
         self.tally.count(if both {

@@ -74,6 +74,8 @@ pub const KINDS: &[&str] = &[
     "passivation: after a delay",
     "supervision: failure escalated",
     "transition: first allocation waited for hosts",
+    "operator: pool added",
+    "transition: shard of the second pool assigned",
     "supervision: shard moved",
     "supervision: shard stayed",
     "remembered: started without a message",

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::message::MessageKind;
 use ostraca_core::node::Event;
@@ -63,7 +62,7 @@ impl World {
             .filter(|at| {
                 let it = &self.sites[*at];
                 let pid = it.pid.filter(|pid| self.processes[*pid].awake(self.now));
-                it.roles.host
+                it.is_host()
                     && it.roles.gateway
                     && !it.copy
                     && Some(&it.node) != leader.as_ref()
@@ -178,7 +177,7 @@ impl World {
         let names = (0..400).map(|number| format!("r{number}"));
         let mut found = Vec::new();
         for name in names {
-            if found.len() < 3 && owned.remove(&shard_of(&name, self.shards)) {
+            if found.len() < 3 && owned.remove(&self.shard_of(&name)) {
                 found.push(Entity::new("counter", name));
             }
         }
@@ -221,7 +220,7 @@ impl World {
 
     /// The site of an entity's owner, according to the rows.
     fn owner_of(&self, entity: &Entity) -> Option<usize> {
-        let shard = shard_of(&entity.id, self.shards);
+        let shard = self.shard_of(&entity.id);
         let (chunk, place) = (chunk_of(shard), index_in_chunk(shard));
         let Some((Row::Assignments(row), _)) = self.rows.durable().get(&RowKey::Assignments(chunk))
         else {

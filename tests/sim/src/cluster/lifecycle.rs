@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ostraca_core::assign::BuiltinStrategy;
+use ostraca_core::assign::{BuiltinStrategy, LeastShard};
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{self, Event, NodeIdentity};
 use ostraca_core::route;
@@ -23,6 +23,7 @@ use crate::violation::ViolationKind;
 pub(super) struct Site {
     pub(super) node: NodeId,
     pub(super) roles: Roles,
+    pub(super) pool_roles: Vec<String>,
     pub(super) address: String,
     pub(super) version: u64,
     /// The process that is running there.
@@ -35,12 +36,21 @@ pub(super) struct Site {
     pub(super) over: bool,
 }
 
+impl Site {
+    /// Whether its node may own shards of any pool.
+    pub(super) fn is_host(&self) -> bool {
+        self.roles.host || !self.pool_roles.is_empty()
+    }
+}
+
 impl World {
     pub(super) fn site(&mut self, roles: Roles) -> usize {
         let name = format!("n{}", self.sites.len() + 1);
+        let (host, pool_roles) = self.pools.roles(self.sites.len(), roles.host);
         self.sites.push(Site {
             node: NodeId::from(name.as_str()),
-            roles,
+            roles: Roles { host, ..roles },
+            pool_roles,
             address: name,
             version: 1,
             pid: None,
@@ -70,6 +80,7 @@ impl World {
             hand_off_timeout: self.hand_off_timeout,
             max_drain_hand_offs: 4,
             max_rebalance_hand_offs: 3,
+            least_shard: LeastShard::default(),
             min_hosts: self.min_hosts,
             max_escalations: escalations::MAX,
             escalation_period: 1_000_000,
@@ -106,7 +117,8 @@ impl World {
             roles: it.roles,
             version: it.version,
             addresses: vec![it.address],
-            shard_count: self.shards,
+            pool_roles: it.pool_roles.clone(),
+            pools: self.pools.current.clone(),
             seed: self.rng.draw(),
         };
         let settings = self.node_settings(site);
@@ -153,7 +165,7 @@ impl World {
             lease_sent: None,
             lease: LEASE,
             shards_suspended: false,
-            gateway: Gateway::new(routes, self.shards, &self.bounds.limits),
+            gateway: Gateway::new(routes, self.pools.current.shard_count(), &self.bounds.limits),
             askers: BTreeMap::new(),
             control: None,
             bulk: None,

@@ -10,6 +10,7 @@ use ostraca_core::shard::OnFailure;
 use super::admission::{Bounds, SimType};
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::guard::Guard;
+use super::pools::PoolPlan;
 use super::rows::Rows;
 use super::{LEASE, Options, SimEvent, World};
 use crate::asks::AskCheck;
@@ -50,6 +51,7 @@ impl World {
             probations: BTreeMap::new(),
             on_probation_at: 0,
             shards,
+            pools: PoolPlan::draw(seed, shards),
             stores,
             rows: Rows::default(),
             revised: BTreeMap::new(),
@@ -157,6 +159,7 @@ impl World {
         world.plan_unrunnable_types(seed);
         world.plan_moves_of_data(seed);
         world.plan_client_cuts(seed);
+        world.plan_pools();
         world.plan_migrations();
         world
     }

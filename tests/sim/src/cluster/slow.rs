@@ -53,7 +53,7 @@ impl Due {
 impl World {
     pub(super) fn slow_down(&mut self, millis: u64, gap: u64) {
         let site = self.any_site(false);
-        if self.slow.is_some() || !self.sites[site].roles.host || !self.spare(site) {
+        if self.slow.is_some() || !self.sites[site].is_host() || !self.spare(site) {
             return;
         }
         self.tally.count("fault: entity store slow to one host");

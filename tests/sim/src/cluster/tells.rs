@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ostraca_codes::codes;
-use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::records::{GuestReply, Tell};
@@ -192,7 +191,7 @@ impl World {
         });
         self.tokens += 1;
         let token = ReplyToken(self.tokens);
-        let shard = shard_of(&envelope.id, self.shards);
+        let shard = self.shard_of(&envelope.id);
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);
         let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());

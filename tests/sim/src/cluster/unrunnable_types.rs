@@ -27,7 +27,7 @@ impl World {
     pub(super) fn cannot_run(&mut self, millis: Option<u64>) {
         let site = self.any_site(false);
         let Some(pid) = self.sites[site].pid.filter(|_| self.spare(site)) else { return };
-        if !self.sites[site].roles.host {
+        if !self.sites[site].is_host() {
             return;
         }
         self.tally.count("fault: host cannot run a type");

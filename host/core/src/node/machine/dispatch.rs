@@ -7,6 +7,7 @@ use super::manager::campaign::on_manager_row_written;
 use super::membership::Effect;
 use super::requests::WritePurpose;
 use crate::node::{Action, ControlMessage, Event, Mutation, WriteError};
+use crate::pools::Pools;
 use crate::rows::{Member, NodeRow, Row, RowKey};
 
 impl Machine {
@@ -42,6 +43,7 @@ impl Machine {
             Event::MisplacedShards(shards) => holdings.set_misplaced(context, shards),
             Event::Drain { node, draining } => manager.request_drain(node, draining),
             Event::LeaseSettingsChanged(agreed) => membership.on_lease_settings(context, agreed),
+            Event::PoolsChanged(pools) => self.on_pools_changed(pools),
             Event::Rebalance => self.request_rebalance(),
             Event::NodeUnreachable { node } => {
                 self.send_to_manager(ControlMessage::NodeUnreachable { node });
@@ -54,6 +56,19 @@ impl Machine {
             Event::Leave => membership.leave_after_drain(),
             Event::LeaveNow => membership.leave_immediately(),
         }
+    }
+
+    fn on_pools_changed(&mut self, pools: Pools) {
+        let Self { context, holdings, observed, manager, .. } = self;
+        let known = &context.identity.pools;
+        if pools == *known || !pools.extend(known) {
+            return;
+        }
+        context.identity.pools = pools;
+        observed.on_pools_added(context);
+        // Rows may name shards that were not known when they arrived.
+        holdings.reapply_all_chunks(observed);
+        manager.on_pools_added(context);
     }
 
     // Messages.

@@ -104,7 +104,7 @@ impl Holdings {
         observed: &ObservedCluster,
         membership: &Membership,
     ) {
-        if membership.is_suspended() || !context.identity.roles.host || !observed.is_watching() {
+        if membership.is_suspended() || !context.identity.is_host() || !observed.is_watching() {
             return;
         }
         let Some(me) = membership.member() else { return };
@@ -114,10 +114,20 @@ impl Holdings {
             {
                 context.visits += 1;
             }
+            let shards = context.identity.pools.shard_count();
+            let mut all_known = true;
             for (place, row) in row.assignments.iter().enumerate() {
-                self.apply(context, membership, me, shard_at(chunk, place), row);
+                let shard = shard_at(chunk, place);
+                match shard.0 <= shards {
+                    true => self.apply(context, membership, me, shard, row),
+                    false => all_known = false,
+                }
             }
-            self.applied_chunks.insert(chunk, *revision);
+            // A row with shards of a pool that this node does not know yet is applied again when it does. Until then, the
+            // manager must not think that this node saw it and refused the shards.
+            if all_known {
+                self.applied_chunks.insert(chunk, *revision);
+            }
             self.report_soon(context);
         }
     }

@@ -100,7 +100,7 @@ impl Manager {
             (None, Some(row)) if row.holder == *me => {
                 let delay = step_down::delay(context, row.consecutive_step_downs());
                 let now = context.mono();
-                let shards = context.identity.shard_count;
+                let shards = context.identity.pools.shard_count();
                 self.term = Some(Term::new(row.term, shards, now, now + delay));
             }
             _ => {}
@@ -133,10 +133,20 @@ impl Manager {
         self.decision_needed = true;
     }
 
+    /// The shards of new pools need rows, and owners.
+    pub(super) fn on_pools_added(&mut self, context: &Context) {
+        let shards = context.identity.pools.shard_count();
+        if let Some(term) = &mut self.term {
+            term.chunks.resize_with(chunk_count(shards) as usize, ManagedChunk::default);
+            term.dirty_chunks.add_all(shards);
+            self.decision_needed = true;
+        }
+    }
+
     /// Any shard may belong to a node whose incarnation or status has changed.
     pub(super) fn on_ownership_affected(&mut self, context: &Context) {
         if let Some(term) = &mut self.term {
-            term.dirty_chunks.add_all(context.identity.shard_count);
+            term.dirty_chunks.add_all(context.identity.pools.shard_count());
         }
     }
 
@@ -162,7 +172,7 @@ impl Manager {
         let old = term.reports.get(&from.node);
         if old != Some(&report) {
             self.decision_needed = true;
-            term.dirty_chunks.add_changed(old, &report, context.identity.shard_count);
+            term.dirty_chunks.add_changed(old, &report, context.identity.pools.shard_count());
             term.reports.insert(from.node.clone(), report);
         }
     }

@@ -17,6 +17,7 @@ use crate::ids::{Epoch, NodeId, ShardId};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 use crate::node::{Action, ControlMessage, HandOff, Notice};
+use crate::pools::{Pool, Pools};
 use crate::rows::{
     Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey, chunk_of,
     index_in_chunk, shard_at,
@@ -206,13 +207,13 @@ impl ObservedCluster {
         self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)
     }
 
-    /// Live hosts that may get shards. As long as others remain, this excludes hosts whose `EntityStore` does not
-    /// respond to them (R9), that do not report, or that cannot run every deployed type (R24).
-    pub(super) fn eligible_hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
+    /// Live hosts of a pool that may get its shards. As long as others remain, this excludes hosts whose `EntityStore`
+    /// does not respond to them (R9), that do not report, or that cannot run every deployed type (R24).
+    pub(super) fn eligible_hosts(&self, pool: &Pool) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
             self.all_live()
                 .filter(|(_, row)| {
-                    row.roles.host && !row.is_draining_or_leaving() && row.store_available
+                    row.hosts(pool) && !row.is_draining_or_leaving() && row.store_available
                 })
                 .map(|(node, row)| {
                     (Member { node: node.clone(), incarnation: row.incarnation }, row)
@@ -227,6 +228,11 @@ impl ObservedCluster {
         let none_runs_all = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
         able()
             .filter(move |(member, _)| none_runs_all || !self.unrunnable_types.contains_key(member))
+    }
+
+    /// The hosts that may get shards of any of these pools.
+    pub(super) fn all_eligible_hosts(&self, pools: &Pools) -> BTreeSet<Member> {
+        pools.iter().flat_map(|pool| self.eligible_hosts(pool)).map(|(member, _)| member).collect()
     }
 
     // The leadership.

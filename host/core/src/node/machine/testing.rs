@@ -97,13 +97,13 @@ impl Machine {
     /// Forgets what the machine will never use again.
     pub fn prune_irrelevant(&mut self) {
         self.holdings.prune_irrelevant(&self.observed);
-        self.manager.prune_irrelevant(&self.observed, self.context.identity.shard_count);
+        self.manager.prune_irrelevant(&self.observed, self.context.identity.pools.shard_count());
     }
 
     /// Whether a report can never affect a decision here.
     #[must_use]
     pub fn is_report_irrelevant(&self, from: &Member, report: &NodeReport) -> bool {
-        let shards = self.context.identity.shard_count;
+        let shards = self.context.identity.pools.shard_count();
         self.manager.is_report_irrelevant(&self.observed, shards, from, report)
     }
 

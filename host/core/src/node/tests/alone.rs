@@ -12,6 +12,7 @@ use crate::message::Now;
 use crate::node::{
     Action, ControlMessage, Event, HandOff, Machine, NodeIdentity, NodeReport, Settings, WriteError,
 };
+use crate::pools::Pools;
 use crate::rows::{
     Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, Roles, Row, RowKey,
 };
@@ -37,7 +38,8 @@ impl Alone {
             roles,
             version: 1,
             addresses: vec!["me:1".into()],
-            shard_count: shards,
+            pool_roles: Vec::new(),
+            pools: Pools::one(shards),
             seed: 7,
         };
         let machine = Machine::new(settings, identity, BuiltinStrategy::Average.build());

@@ -8,6 +8,7 @@ use crate::message::Now;
 use crate::node::{
     Action, ControlMessage, Event, Machine, Mutation, NodeIdentity, Notice, Settings, WriteError,
 };
+use crate::pools::Pools;
 use crate::records::Claim;
 use crate::rows::{HandOffId, Member, NodeStatus, Roles, Row, RowKey};
 
@@ -60,7 +61,9 @@ pub(super) struct Cluster {
     pub(super) checks: Vec<(NodeId, Member)>,
     pub(super) finds_ended: bool,
     pub(super) settings: Settings,
-    pub(super) shards: u32,
+    pub(super) pools: Pools,
+    /// The roles beyond its usual ones that a node of this name has when it starts.
+    pub(super) pool_roles: BTreeMap<String, Vec<String>>,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
     inbox: VecDeque<(NodeId, Event)>,
 }
@@ -82,7 +85,8 @@ impl Cluster {
             checks: Vec::new(),
             finds_ended: false,
             settings: Settings::default(),
-            shards: SHARDS,
+            pools: Pools::one(SHARDS),
+            pool_roles: BTreeMap::new(),
             strategy: || BuiltinStrategy::Average.build(),
             inbox: VecDeque::new(),
         }
@@ -120,7 +124,8 @@ impl Cluster {
             roles,
             version,
             addresses: vec![format!("{name}:1")],
-            shard_count: self.shards,
+            pool_roles: self.pool_roles.get(name).cloned().unwrap_or_default(),
+            pools: self.pools.clone(),
             seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
         };
         let machine = Machine::new(self.settings.clone(), identity, (self.strategy)());

@@ -4,6 +4,7 @@ use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
 use crate::ids::{Epoch, Incarnation, ShardId};
 use crate::node::{Action, ControlMessage, Event, HandOff, Machine, Mutation, NodeIdentity};
+use crate::pools::Pools;
 use crate::rows::{Assignment, HandOffId, Member, Roles, Row, RowKey};
 
 fn drain(cluster: &mut Cluster, node: &str) {
@@ -210,7 +211,8 @@ fn r13_cached_rows_give_routes_but_no_ownership() {
         roles: Roles::ALL,
         version: 1,
         addresses: Vec::new(),
-        shard_count: SHARDS,
+        pool_roles: Vec::new(),
+        pools: Pools::one(SHARDS),
         seed: 7,
     };
     let settings = cluster.settings.clone();

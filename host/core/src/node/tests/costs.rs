@@ -2,6 +2,7 @@
 
 use super::cluster::Cluster;
 use crate::node::Event;
+use crate::pools::Pools;
 use crate::rows::{Row, RowKey, SHARDS_PER_CHUNK, index_in_chunk};
 
 const CHUNKS: u32 = 64;
@@ -9,7 +10,7 @@ const CHUNKS: u32 = 64;
 /// Two idle nodes; the first is the manager.
 fn at_rest() -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.shards = CHUNKS * SHARDS_PER_CHUNK;
+    cluster.pools = Pools::one(CHUNKS * SHARDS_PER_CHUNK);
     cluster.start("a");
     cluster.start("b");
     cluster.run(20_000);

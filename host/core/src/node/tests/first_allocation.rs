@@ -8,7 +8,7 @@ use crate::rows::Roles;
 fn waited(cluster: &Cluster) -> Vec<usize> {
     let notices = cluster.nodes.values().flat_map(|node| &node.notices);
     let of = |notice: &Notice| match notice {
-        Notice::AllocationWaits { hosts, min: 3 } => Some(*hosts),
+        Notice::AllocationWaits { hosts, min: 3, .. } => Some(*hosts),
         _ => None,
     };
     notices.filter_map(of).collect()

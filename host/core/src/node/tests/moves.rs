@@ -6,6 +6,7 @@ use super::cluster::{Cluster, SHARDS};
 use crate::assign::{AllocationStrategy, AllocationView, Average, BuiltinStrategy, Move};
 use crate::ids::NodeId;
 use crate::node::{Action, ControlMessage, Event, Notice};
+use crate::pools::Pools;
 use crate::rows::{NodeStatus, Roles, Row};
 
 fn counts(cluster: &Cluster) -> Vec<usize> {
@@ -196,7 +197,7 @@ fn s12_an_unknown_unreachable_node_delays_nothing() {
 #[test]
 fn the_next_shards_are_moved_soon_after_the_last_ones() {
     let mut cluster = Cluster::new();
-    cluster.shards = 40;
+    cluster.pools = Pools::one(40);
     // It moves three at a time, and none while three are in progress.
     cluster.strategy = || BuiltinStrategy::LeastShard.build();
     cluster.start("a");

@@ -4,13 +4,14 @@
 use super::cluster::Cluster;
 use crate::ids::Epoch;
 use crate::node::Event;
+use crate::pools::Pools;
 use crate::rows::{Assignment, Row, RowKey, SHARDS_PER_CHUNK};
 
 const SHARDS: u32 = 4 * SHARDS_PER_CHUNK;
 
 fn four_hosts() -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.shards = SHARDS;
+    cluster.pools = Pools::one(SHARDS);
     for node in ["a", "b", "c", "d"] {
         cluster.start(node);
         cluster.run(200);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cluster::{Cluster, SHARDS};
 use crate::ids::{Epoch, Incarnation, ShardId};
 use crate::node::{ControlMessage, Event, HandOff, Mutation, NodeReport};
+use crate::pools::Pools;
 use crate::rows::{Assignment, HandOffId, Roles, Row, RowKey, SHARDS_PER_CHUNK, index_in_chunk};
 
 fn assignment(cluster: &Cluster, shard: ShardId) -> &Assignment {
@@ -22,7 +23,8 @@ fn owner(cluster: &Cluster, shard: ShardId) -> (String, Epoch) {
 
 /// The shards that rows assign to a node, with their epochs.
 fn shards_of(cluster: &Cluster, node: &str) -> Vec<(ShardId, Epoch)> {
-    let all = (1..=cluster.shards).map(|number| (ShardId(number), owner(cluster, ShardId(number))));
+    let all = (1..=cluster.pools.shard_count())
+        .map(|number| (ShardId(number), owner(cluster, ShardId(number))));
     all.filter(|(_, (of, _))| of == node).map(|(shard, (_, epoch))| (shard, epoch)).collect()
 }
 
@@ -48,7 +50,7 @@ fn raised(cluster: &Cluster, former: &BTreeMap<ShardId, Epoch>) -> Vec<(ShardId,
 
 /// The shards whose hand-off is written in their rows.
 fn moving(cluster: &Cluster) -> Vec<ShardId> {
-    let all = (1..=cluster.shards).map(ShardId);
+    let all = (1..=cluster.pools.shard_count()).map(ShardId);
     all.filter(|shard| assignment(cluster, *shard).hand_off.is_some()).collect()
 }
 
@@ -412,7 +414,7 @@ fn a_report_names_the_lowest_misplaced_shards_that_fit() {
 #[test]
 fn misplaced_shards_that_did_not_fit_follow_in_later_reports() {
     let mut cluster = Cluster::new();
-    cluster.shards = 10 * SHARDS_PER_CHUNK;
+    cluster.pools = Pools::one(10 * SHARDS_PER_CHUNK);
     cluster.settings.max_relocations = 1_000;
     cluster.start("a");
     cluster.run(5_000);

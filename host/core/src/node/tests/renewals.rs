@@ -4,6 +4,7 @@ use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
 use crate::message::Now;
 use crate::node::{Action, Event, Machine, NodeIdentity, Settings, WriteError};
+use crate::pools::Pools;
 use crate::rows::{NodeRow, Roles, Row, RowKey};
 
 #[test]
@@ -29,7 +30,8 @@ impl Host {
             roles: Roles { host: true, ..Roles::default() },
             version: 1,
             addresses: Vec::new(),
-            shard_count: SHARDS,
+            pool_roles: Vec::new(),
+            pools: Pools::one(SHARDS),
             seed: 3,
         };
         let machine = Machine::new(Settings::default(), identity, BuiltinStrategy::Average.build());

@@ -6,6 +6,7 @@ use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, ShardId};
 use crate::message::Now;
 use crate::node::{Action, Event, Machine, Mutation, NodeIdentity, Notice, Settings};
+use crate::pools::Pools;
 use crate::rows::{
     Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
     Roles, Row, RowKey,
@@ -29,7 +30,8 @@ impl Reader {
             roles: Roles { gateway: true, ..Roles::default() },
             version: 1,
             addresses: vec!["me:1".into()],
-            shard_count: 2,
+            pool_roles: Vec::new(),
+            pools: Pools::one(2),
             seed: 1,
         };
         let machine = Machine::new(settings, identity, BuiltinStrategy::Average.build());

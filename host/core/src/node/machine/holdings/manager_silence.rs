@@ -57,30 +57,37 @@ impl Holdings {
         if self.awaiting_manager.is_empty() {
             return false;
         }
-        if !manager_should_respond(context, observed, membership) {
+        if !self.manager_should_respond(context, observed, membership) {
             self.restart_manager_silence_timers(context);
             return false;
         }
         self.awaiting_manager.values().any(|until| context.mono() >= *until)
             && !context.has_mutation(Mutation::IgnoreManagerSilence)
     }
-}
 
-/// Whether another node is the manager and is active, as far as rows show, and could take the action that this node
-/// waits for.
-fn manager_should_respond(
-    context: &Context,
-    observed: &ObservedCluster,
-    membership: &Membership,
-) -> bool {
-    let me = &context.identity.node;
-    let Some(holder) = observed.manager_row().map(|row| &row.holder) else { return false };
-    holder.node != *me
-        && observed.is_watching()
-        && !membership.is_suspended()
-        && observed.alive(holder)
-        && !observed.lease_unchanged_for(&holder.node, context.mono(), context.settings.lease)
-        && observed
-            .eligible_hosts()
-            .any(|(host, _)| host.node != *me || membership.is_store_available(context))
+    /// Whether another node is the manager and is active, as far as rows show, and could take the action that this node
+    /// waits for.
+    fn manager_should_respond(
+        &self,
+        context: &Context,
+        observed: &ObservedCluster,
+        membership: &Membership,
+    ) -> bool {
+        let me = &context.identity.node;
+        let Some(holder) = observed.manager_row().map(|row| &row.holder) else { return false };
+        let mut waiting =
+            context.identity.pools.iter().filter(|pool| {
+                self.awaiting_manager.range(pool.first..=pool.last()).next().is_some()
+            });
+        holder.node != *me
+            && observed.is_watching()
+            && !membership.is_suspended()
+            && observed.alive(holder)
+            && !observed.lease_unchanged_for(&holder.node, context.mono(), context.settings.lease)
+            && waiting.any(|pool| {
+                observed
+                    .eligible_hosts(pool)
+                    .any(|(host, _)| host.node != *me || membership.is_store_available(context))
+            })
+    }
 }

@@ -2,9 +2,10 @@
 
 use super::hand_offs::HandOffReason;
 use super::{
-    Action, BTreeMap, BTreeSet, Context, Manager, Move, MoveKind, Mutation, NodeId, Notice,
-    ObservedCluster, ShardId, Term, assign, plan,
+    Action, AllocationStrategy, Arc, BTreeMap, BTreeSet, Context, Manager, Move, MoveKind,
+    Mutation, NodeId, Notice, ObservedCluster, ShardId, Term, assign, plan,
 };
+use crate::pools::Pool;
 use crate::rows::Member;
 #[cfg(debug_assertions)]
 use crate::rows::SHARDS_PER_CHUNK;
@@ -22,18 +23,29 @@ impl Manager {
         context: &Context,
         observed: &ObservedCluster,
     ) -> Vec<(ShardId, NodeId, NodeId)> {
-        let rows: Vec<_> = observed.assignments().collect();
-        let plan = plan::from_rows(observed, &rows, context.identity.seed);
-        let moves = self.strategy.rebalance(&plan.view, context.identity.shard_count as usize);
-        let (moves, _) =
-            assign::filter_valid_moves(&plan.view, moves, MoveKind::Rebalance(usize::MAX));
-        moves
-            .into_iter()
-            .filter_map(|step| {
-                let from = rows.get(step.shard.0 as usize - 1)?.1.owner.clone()?.node;
-                Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
-            })
-            .collect()
+        let rows: BTreeMap<_, _> = observed.assignments().collect();
+        let mut all = Vec::new();
+        for pool in context.identity.pools.iter() {
+            let plan = plan::from_rows(observed, pool, &rows, context.identity.seed);
+            let strategy = self.strategy(context, pool);
+            let moves = strategy.rebalance(&plan.view, pool.shards as usize);
+            let (moves, _) =
+                assign::filter_valid_moves(&plan.view, moves, MoveKind::Rebalance(usize::MAX));
+            all.extend(moves.into_iter().filter_map(|step| {
+                let shard = pool.to_global(step.shard);
+                let from = rows.get(&shard)?.owner.clone()?.node;
+                Some((shard, from, plan.members.get(step.to)?.node.clone()))
+            }));
+        }
+        all
+    }
+
+    /// The strategy of a pool.
+    fn strategy(&self, context: &Context, pool: &Pool) -> Arc<dyn AllocationStrategy> {
+        match pool.strategy {
+            Some(named) => named.build_with(context.settings.least_shard).into(),
+            None => Arc::clone(&self.strategy),
+        }
     }
 
     /// The host that the strategy chooses for each of a plan's shards without an owner.
@@ -42,12 +54,13 @@ impl Manager {
         context: &mut Context,
         plan: &plan::AllocationPlan,
     ) -> BTreeMap<ShardId, usize> {
-        let moves = self.strategy.allocate(&plan.view);
+        let moves = self.strategy(context, &plan.pool).allocate(&plan.view);
         let moves = self.validate_moves(context, plan, moves, MoveKind::Allocate);
         moves.into_iter().map(|step| (step.shard, step.to)).collect()
     }
 
-    /// Returns the strategy's valid moves. Each kind of invalid move is reported once per term.
+    /// Returns the strategy's valid moves, with the shards' numbers in the cluster. Each kind of invalid move is reported
+    /// once per term.
     fn validate_moves(
         &mut self,
         context: &mut Context,
@@ -55,11 +68,15 @@ impl Manager {
         proposed: Vec<Move>,
         kind: MoveKind,
     ) -> Vec<Move> {
-        let (valid, invalid) = assign::filter_valid_moves(&plan.view, proposed, kind);
+        let (mut valid, invalid) = assign::filter_valid_moves(&plan.view, proposed, kind);
+        for step in &mut valid {
+            step.shard = plan.pool.to_global(step.shard);
+        }
+        let strategy = self.strategy(context, &plan.pool);
         let Some(term) = &mut self.term else { return valid };
         for (reason, moves) in invalid {
             if term.notified_rejected_moves.insert(reason) {
-                let strategy = self.strategy.name().to_owned();
+                let strategy = strategy.name().to_owned();
                 let notice = Notice::MovesRejected { strategy, moves, reason };
                 context.push(Action::Notify(notice));
             }
@@ -67,34 +84,44 @@ impl Manager {
         valid
     }
 
-    /// A plan in which these shards have no owner; other shards that are being handed off count toward their target.
+    /// A plan of a pool in which these shards have no owner; other shards that are being handed off count toward their
+    /// target.
     pub(super) fn plan(
         &mut self,
         context: &Context,
         observed: &ObservedCluster,
+        pool: &Pool,
         without: &[ShardId],
         seed: u64,
     ) -> Option<plan::AllocationPlan> {
-        let shards = context.identity.shard_count;
+        let shards = context.identity.pools.shard_count();
         let term = self.term.as_mut()?;
-        let members = plan::members(observed);
-        let owners = term.owner_index.refresh(&members, &term.chunks, shards);
+        let hosts = plan::hosts(observed);
+        let owners = term.owner_index.refresh(&hosts, &term.chunks, shards);
         #[cfg(debug_assertions)]
         if owners.len() <= 16 * SHARDS_PER_CHUNK as usize {
             let mut fresh = super::OwnerIndex::default();
-            let fresh = fresh.refresh(&members, &term.chunks, shards);
+            let fresh = fresh.refresh(&hosts, &term.chunks, shards);
             assert_eq!(owners, fresh, "a chunk changed without an update of the plan");
         }
-        let moving = term.hand_offs.iter().map(|(shard, it)| (*shard, it.target.as_ref()));
-        Some(plan::of(observed, &members, owners, moving, without, seed))
+        let owners = owners.get(pool.first.0 as usize - 1..pool.last().0 as usize)?;
+        let moving = term.hand_offs.range(pool.first..=pool.last());
+        let moving = moving.map(|(shard, it)| (*shard, it.target.as_ref()));
+        Some(plan::of(observed, pool, &hosts, owners, moving, without, seed))
     }
 
     /// Hands off the shards of draining nodes, a limited number of them concurrently (R12, K35).
     pub(in super::super) fn drain(&mut self, context: &mut Context, observed: &ObservedCluster) {
+        for pool in context.identity.pools.clone().iter() {
+            self.drain_pool(context, observed, pool);
+        }
+    }
+
+    fn drain_pool(&mut self, context: &mut Context, observed: &ObservedCluster, pool: &Pool) {
         let Some(term) = &self.term else { return };
         let in_progress = term.count(HandOffReason::Drain);
         let room = context.settings.max_drain_hand_offs.saturating_sub(in_progress);
-        let draining = hosts_to_evacuate(context, observed);
+        let draining = hosts_to_evacuate(context, observed, pool);
         if room == 0 || draining.is_empty() {
             return;
         }
@@ -103,6 +130,7 @@ impl Manager {
             .filter(|(shard, row, _)| {
                 row.owner.as_ref().is_some_and(|owner| draining.contains(&owner.node))
                     && row.hand_off.is_none()
+                    && pool.contains(*shard)
                     && !term.hand_offs.contains_key(shard)
             })
             .take(room)
@@ -113,7 +141,7 @@ impl Manager {
         }
         let seed = context.draw();
         let without: Vec<_> = leaving.iter().map(|(shard, _)| *shard).collect();
-        let Some(plan) = self.plan(context, observed, &without, seed) else { return };
+        let Some(plan) = self.plan(context, observed, pool, &without, seed) else { return };
         let moves = self.allocate(context, &plan);
         for (shard, row) in leaving {
             // The shard remains where it is if no host can take it.
@@ -134,7 +162,7 @@ impl Manager {
     ) {
         let now = context.mono();
         let lease = context.settings.lease;
-        let hosts: BTreeSet<_> = observed.eligible_hosts().map(|(member, _)| member).collect();
+        let hosts = observed.all_eligible_hosts(&context.identity.pools);
         let is_disturbed =
             observed.all_live().any(|(node, _)| observed.lease_unchanged_for(node, now, lease))
                 || hosts.iter().all(|member| observed.is_unresponsive(&member.node));
@@ -157,19 +185,34 @@ impl Manager {
         if room == 0 || unsettled {
             return;
         }
-        let seed = context.draw();
-        let Some(plan) = self.plan(context, observed, &[], seed) else { return };
-        let moves = self.strategy.rebalance(&plan.view, room);
-        let moves = self.validate_moves(context, &plan, moves, MoveKind::Rebalance(room));
-        if moves.is_empty() {
-            let Some(term) = &mut self.term else { return };
-            term.next_rebalance_at = now
-                + match term.hand_offs.is_empty() {
-                    true => context.settings.rebalance_interval,
-                    false => context.settings.renew_interval / 4,
-                };
-            return;
+        let mut left = room;
+        for pool in context.identity.pools.clone().iter() {
+            left -= self.rebalance_pool(context, observed, pool, left);
         }
+        let Some(term) = self.term.as_mut().filter(|_| left == room) else { return };
+        term.next_rebalance_at = now
+            + match term.hand_offs.is_empty() {
+                true => context.settings.rebalance_interval,
+                false => context.settings.renew_interval / 4,
+            };
+    }
+
+    /// Starts at most `room` moves that balance the hosts of a pool. Returns how many.
+    fn rebalance_pool(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+        pool: &Pool,
+        room: usize,
+    ) -> usize {
+        if room == 0 {
+            return 0;
+        }
+        let seed = context.draw();
+        let Some(plan) = self.plan(context, observed, pool, &[], seed) else { return 0 };
+        let moves = self.strategy(context, pool).rebalance(&plan.view, room);
+        let moves = self.validate_moves(context, &plan, moves, MoveKind::Rebalance(room));
+        let count = moves.len();
         for step in moves {
             let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
                 continue;
@@ -179,17 +222,22 @@ impl Manager {
             let reason = HandOffReason::Rebalance;
             self.begin_hand_off(context, observed, step.shard, &row, target, reason);
         }
+        count
     }
 }
 
-/// Hosts whose shards must move elsewhere: they are draining, or cannot run a deployed type that another host can
-/// (R24).
-fn hosts_to_evacuate(context: &Context, observed: &ObservedCluster) -> BTreeSet<NodeId> {
+/// Hosts whose shards of a pool must move elsewhere: they are draining, or cannot run a deployed type that another host
+/// of the pool can (R24).
+fn hosts_to_evacuate(
+    context: &Context,
+    observed: &ObservedCluster,
+    pool: &Pool,
+) -> BTreeSet<NodeId> {
     let draining = observed.all_live().filter(|(_, row)| row.is_draining_or_leaving());
     let mut nodes: BTreeSet<_> = draining.map(|(node, _)| node.clone()).collect();
     let mut unable = observed.unrunnable_types().map(|(member, _)| member).peekable();
     if unable.peek().is_some() && !context.has_mutation(Mutation::IgnoreUnrunnableTypes) {
-        let able: BTreeSet<_> = observed.eligible_hosts().map(|(member, _)| member).collect();
+        let able: BTreeSet<_> = observed.eligible_hosts(pool).map(|(member, _)| member).collect();
         // The types that an ended incarnation could not run say nothing about the node's current incarnation.
         let is_present = |member: &Member| {
             let mut live = observed.all_live();

@@ -66,7 +66,13 @@ impl Manager {
             }
             return;
         }
-        if chunk.writing.is_some() || (chunk.sealed && chunk.pending.is_empty()) {
+        let first = number * SHARDS_PER_CHUNK;
+        let shards = context.identity.pools.shard_count().saturating_sub(first);
+        let shards = shards.min(SHARDS_PER_CHUNK) as usize;
+        // A new pool may begin within the last row.
+        let is_short = |(row, _): &(AssignmentsRow, u64)| row.assignments.len() < shards;
+        let grows = chunk.stored.as_ref().is_some_and(is_short);
+        if chunk.writing.is_some() || (chunk.sealed && chunk.pending.is_empty() && !grows) {
             return;
         }
         if chunk.stored.is_none()
@@ -90,9 +96,8 @@ impl Manager {
         }
         let mut row = chunk.stored.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
         row.term = term.number;
-        let first = number * SHARDS_PER_CHUNK;
-        let shards = (context.identity.shard_count - first).min(SHARDS_PER_CHUNK);
-        row.assignments.resize(shards as usize, Assignment::default());
+        // A row that is longer contains shards of a pool that this node does not know yet.
+        row.assignments.resize(shards.max(row.assignments.len()), Assignment::default());
         for (place, shard) in std::mem::take(&mut chunk.pending) {
             row.assignments[place] = shard;
         }

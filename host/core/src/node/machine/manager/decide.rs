@@ -5,6 +5,7 @@ use super::{
     NodeRow, NodeStatus, ObservedCluster, Row, RowKey, ShardId, Term, WritePurpose, chunk_of,
     index_in_chunk, shard_at,
 };
+use crate::pools::Pool;
 #[cfg(debug_assertions)]
 use crate::rows::{SHARDS_PER_CHUNK, chunk_count};
 
@@ -163,7 +164,7 @@ impl Manager {
     ) {
         let Some(term) = &mut self.term else { return };
         if context.has_mutation(Mutation::AssignWithoutDeath) {
-            term.dirty_chunks.add_all(context.identity.shard_count);
+            term.dirty_chunks.add_all(context.identity.pools.shard_count());
         }
         let dirty = term.dirty_chunks.take();
         let mut found = Findings::default();
@@ -184,22 +185,27 @@ impl Manager {
                 term.hand_offs.insert(shard, worker);
             }
         }
-        if !needs.is_empty() {
-            self.assign(context, observed, needs);
+        for pool in context.identity.pools.clone().iter() {
+            let needs: BTreeMap<_, _> =
+                needs.range(pool.first..=pool.last()).map(|(shard, at)| (*shard, *at)).collect();
+            if !needs.is_empty() {
+                self.assign(context, observed, pool, needs);
+            }
         }
     }
 
-    /// Gives shards new owners, each in an epoch above the given one.
+    /// Gives shards of a pool new owners, each in an epoch above the given one.
     fn assign(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
+        pool: &Pool,
         needs: BTreeMap<ShardId, Epoch>,
     ) {
         let seed = context.draw();
         let without: Vec<_> = needs.keys().copied().collect();
-        let Some(plan) = self.plan(context, observed, &without, seed) else { return };
-        if !self.has_enough_hosts(context, observed) {
+        let Some(plan) = self.plan(context, observed, pool, &without, seed) else { return };
+        if !self.has_enough_hosts(context, observed, pool) {
             return;
         }
         let moves = self.allocate(context, &plan);
@@ -228,7 +234,7 @@ fn assert_nothing_missed(
     observed: &ObservedCluster,
     dirty: &BTreeSet<u32>,
 ) {
-    let shards = context.identity.shard_count;
+    let shards = context.identity.pools.shard_count();
     if shards <= 16 * SHARDS_PER_CHUNK {
         let mut missed = Findings::default();
         for number in (0..chunk_count(shards)).filter(|number| !dirty.contains(number)) {

@@ -14,6 +14,7 @@ use super::{
 };
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
+use crate::pools::Pool;
 
 /// What the manager remembers about the escalations of shards.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +100,8 @@ impl Manager {
             return term.escalations.consider(shard, epoch, None);
         }
         let may_move = term.escalations.may_move(context, shard);
-        let target = may_move.then(|| self.least_loaded_other_host(observed, from)).flatten();
+        let pool = context.identity.pools.of(shard).filter(|_| may_move);
+        let target = pool.and_then(|pool| self.least_loaded_other_host(observed, pool, from));
         let Some(term) = &mut self.term else { return };
         term.escalations.consider(shard, epoch, target.is_some().then(|| context.mono()));
         let notice = Notice::ShardEscalated {
@@ -115,15 +117,16 @@ impl Manager {
         }
     }
 
-    /// The host with the fewest shards other than their owner.
+    /// The host of a pool with the fewest shards other than their owner.
     pub(super) fn least_loaded_other_host(
         &self,
         observed: &ObservedCluster,
+        pool: &Pool,
         owner: &Member,
     ) -> Option<NodeId> {
         let term = self.term.as_ref()?;
         let mut counts: BTreeMap<Member, usize> =
-            observed.eligible_hosts().map(|(member, _)| (member, 0)).collect();
+            observed.eligible_hosts(pool).map(|(member, _)| (member, 0)).collect();
         counts.remove(owner);
         for (_, row, _) in term.stable_assignments() {
             if let Some(count) = row.owner.as_ref().and_then(|owner| counts.get_mut(owner)) {

@@ -1,36 +1,55 @@
-//! The first allocation of a cluster waits for enough hosts (K27). Otherwise the first host would get every shard, and
+//! The first allocation of a cluster, and of a pool, waits for enough hosts (K27). Otherwise the first host would get every shard, and
 //! most of them would move again a moment later.
 
 use super::{
-    Action, Context, Epoch, ManagedChunk, Manager, Mutation, NodeRow, Notice, ObservedCluster, Term,
+    Action, Context, Epoch, Manager, Mutation, NodeRow, Notice, ObservedCluster, ShardId, Term,
+    shard_at,
 };
+use crate::pools::Pool;
 
 impl Term {
-    /// Whether any shard has had an owner, or is about to get one.
-    fn has_allocated(&self) -> bool {
-        let mut rows = self.chunks.iter().flat_map(ManagedChunk::desired_assignments);
-        rows.any(|(_, row)| row.epoch > Epoch(0))
+    /// Whether any of these shards has had an owner, or is about to get one.
+    fn has_allocated(&self, of: impl Fn(ShardId) -> bool) -> bool {
+        let mut rows = (0..).zip(&self.chunks).flat_map(|(number, chunk)| {
+            let rows = chunk.desired_assignments();
+            rows.map(move |(place, row)| (shard_at(number, place), row))
+        });
+        rows.any(|(shard, row)| row.epoch > Epoch(0) && of(shard))
     }
 }
 
 impl Manager {
-    /// Whether there are enough hosts to give shards to. Emits an event if the allocation must wait, and again when the
-    /// number of hosts changes. All hosts count that stay, also those that cannot serve now.
+    /// Whether there are enough hosts to give a pool's shards to, in the cluster and with the pool's role. Emits an event
+    /// if the allocation must wait, and again when the number of hosts changes. All hosts count that stay, also those
+    /// that cannot serve now.
     pub(super) fn has_enough_hosts(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
+        pool: &Pool,
     ) -> bool {
-        let min = context.settings.min_hosts;
-        let stays = |row: &NodeRow| row.roles.host && !row.is_draining_or_leaving();
-        let hosts = observed.all_live().filter(|(_, row)| stays(row)).count();
-        let Some(term) = &mut self.term else { return false };
-        if hosts >= min || context.has_mutation(Mutation::AllocateEarly) || term.has_allocated() {
+        if context.has_mutation(Mutation::AllocateEarly) {
             return true;
         }
-        if term.waits_with_hosts != Some(hosts) {
-            term.waits_with_hosts = Some(hosts);
-            context.push(Action::Notify(Notice::AllocationWaits { hosts, min }));
+        let count = |is_host: &dyn Fn(&NodeRow) -> bool| {
+            let stay = observed.all_live().filter(|(_, row)| !row.is_draining_or_leaving());
+            stay.filter(|(_, row)| is_host(row)).count()
+        };
+        let hosts = count(&NodeRow::is_host);
+        let of_pool = count(&|row| row.hosts(pool));
+        let (min, min_of_pool) = (context.settings.min_hosts, pool.min_hosts as usize);
+        let Some(term) = &mut self.term else { return false };
+        let (hosts, min) = if hosts < min && !term.has_allocated(|_| true) {
+            (hosts, min)
+        } else if of_pool < min_of_pool && !term.has_allocated(|shard| pool.contains(shard)) {
+            (of_pool, min_of_pool)
+        } else {
+            return true;
+        };
+        let waits = term.waits_with_hosts.insert(pool.first, hosts);
+        if waits != Some(hosts) {
+            let pool = pool.name.clone();
+            context.push(Action::Notify(Notice::AllocationWaits { pool, hosts, min }));
         }
         false
     }

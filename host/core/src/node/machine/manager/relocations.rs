@@ -14,6 +14,7 @@ use super::{
 };
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
+use crate::pools::Pool;
 
 /// The shards that a manager relocates, or has relocated a moment ago.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +94,8 @@ impl Manager {
             return;
         }
         for (shard, row) in term.misplaced_shards(room) {
-            let Some(target) = self.relocation_target(observed, &row) else { continue };
+            let Some(pool) = context.identity.pools.of(shard) else { continue };
+            let Some(target) = self.relocation_target(observed, pool, &row) else { continue };
             if let Some(term) = &mut self.term {
                 term.relocations.0.insert(shard, Progress::Relocating);
             }
@@ -120,11 +122,16 @@ impl Manager {
     }
 
     /// The present owner, or another host if the owner may get no shards.
-    fn relocation_target(&self, observed: &ObservedCluster, row: &Assignment) -> Option<NodeId> {
+    fn relocation_target(
+        &self,
+        observed: &ObservedCluster,
+        pool: &Pool,
+        row: &Assignment,
+    ) -> Option<NodeId> {
         let owner = row.owner.as_ref()?;
-        match observed.eligible_hosts().any(|(host, _)| host == *owner) {
+        match observed.eligible_hosts(pool).any(|(host, _)| host == *owner) {
             true => Some(owner.node.clone()),
-            false => self.least_loaded_other_host(observed, owner),
+            false => self.least_loaded_other_host(observed, pool, owner),
         }
     }
 }

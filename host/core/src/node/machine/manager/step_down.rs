@@ -29,7 +29,7 @@ impl Manager {
         me: &Member,
     ) {
         let (Some(term), Some(row)) = (&self.term, observed.manager_row()) else { return };
-        let hosts = observed.all_live().filter(|(node, row)| row.roles.host && **node != me.node);
+        let hosts = observed.all_live().filter(|(node, row)| row.is_host() && **node != me.node);
         let (mut has_hosts, mut any_reported) = (false, false);
         for (host, _) in hosts {
             if !observed.is_unresponsive(host) {

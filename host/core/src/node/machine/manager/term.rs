@@ -44,8 +44,9 @@ pub(super) struct Term {
     pub(super) escalations: Escalations,
     /// Shards that this manager relocates, or has tried to.
     pub(super) relocations: Relocations,
-    /// How many hosts there were when the first allocation was last reported to wait for more (K27).
-    pub(super) waits_with_hosts: Option<usize>,
+    /// How many hosts there were when the first allocation of a pool was last reported to wait for more, by the pool's
+    /// first shard (K27).
+    pub(super) waits_with_hosts: BTreeMap<ShardId, usize>,
     /// Kinds of invalid moves that were already reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
@@ -72,7 +73,7 @@ impl Term {
             unreachable: BTreeMap::new(),
             escalations: Escalations::default(),
             relocations: Relocations::default(),
-            waits_with_hosts: None,
+            waits_with_hosts: BTreeMap::new(),
             notified_rejected_moves: BTreeSet::new(),
         }
     }

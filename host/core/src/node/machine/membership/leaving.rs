@@ -4,6 +4,7 @@ use super::{
     Action, Context, Effect, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster, Row,
     State, WriteError, WritePurpose,
 };
+use crate::pools::Pool;
 
 /// The progress of a leaving node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,20 +63,28 @@ impl Membership {
             }
             return Leaving::No;
         };
-        let me = &own.member;
-        let has_successor = observed.all_live().any(|(node, row)| {
-            *node != me.node
-                && row.roles.host
-                && !row.is_draining_or_leaving()
-                && row.store_available
-        });
-        if is_retiring || self.leave_mode == LeaveMode::Immediate || !has_successor {
-            Leaving::StopsShards
-        } else if observed.assignments().any(|(_, row)| row.owner.as_ref() == Some(me)) {
-            Leaving::AwaitsHandOffs
-        } else {
-            Leaving::HandedOff
+        if is_retiring || self.leave_mode == LeaveMode::Immediate {
+            return Leaving::StopsShards;
         }
+        let me = &own.member;
+        let has_successor = |pool: &Pool| {
+            observed.all_live().any(|(node, row)| {
+                *node != me.node
+                    && row.hosts(pool)
+                    && !row.is_draining_or_leaving()
+                    && row.store_available
+            })
+        };
+        let pools = &context.identity.pools;
+        let with_successor: Vec<_> = pools.iter().filter(|pool| has_successor(pool)).collect();
+        let mut stops = false;
+        for (shard, _) in observed.assignments().filter(|(_, row)| row.owner.as_ref() == Some(me)) {
+            if with_successor.iter().any(|pool| pool.contains(shard)) {
+                return Leaving::AwaitsHandOffs;
+            }
+            stops = true;
+        }
+        if stops { Leaving::StopsShards } else { Leaving::HandedOff }
     }
 
     /// Writes the row as left, for an incarnation that no longer holds a shard.

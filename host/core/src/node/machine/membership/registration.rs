@@ -49,6 +49,8 @@ impl Membership {
             Some(unix_ms) => row.with_registered_unix_ms(unix_ms),
             None => row,
         };
+        // A row of one incarnation has space for any number of roles that a configuration may name.
+        let row = row.clone().with_pool_roles(&context.identity.pool_roles).unwrap_or(row);
         let row = match &context.process {
             Some(process) => row.with_process(process),
             None => row,

@@ -178,7 +178,8 @@ mod tests {
             roles: Roles::ALL,
             version: 1,
             addresses: Vec::new(),
-            shard_count: 4,
+            pool_roles: Vec::new(),
+            pools: crate::pools::Pools::one(4),
             seed: 1,
         };
         let mut context = Context::new(Settings::default(), identity);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Context, ControlMessage, HandOff, Member, NodeId, NodeStatus, ObservedCluster, Row,
-    RowKey, chunk_of, shard_at,
+    Action, Context, ControlMessage, Epoch, HandOff, Member, NodeId, NodeStatus, ObservedCluster,
+    Row, RowKey, chunk_of, shard_at,
 };
 
 impl ObservedCluster {
@@ -28,6 +28,13 @@ impl ObservedCluster {
                 context.push(Action::UpdateRoute { shard, epoch, owner, hand_off_in_progress });
             }
         }
+    }
+
+    /// The routes of new shards can be published.
+    pub(in super::super) fn on_pools_added(&mut self, context: &mut Context) {
+        let shards = context.identity.pools.shard_count() as usize;
+        self.routes.resize(shards, (Epoch(0), None, false));
+        self.publish_all_routes(context);
     }
 
     pub(in super::super) fn publish_all_routes(&mut self, context: &mut Context) {

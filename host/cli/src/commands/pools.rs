@@ -1,0 +1,84 @@
+//! `ostraca pool`: lists the cluster's pools, and creates more of them.
+
+use ostraca_client::{NewPool, PoolInfo};
+use serde_json::{Value, json};
+
+use crate::args::{CreatePool, Global, OutputFormat, PoolArgs, PoolCommand};
+use crate::failure::{Exit, Failure};
+use crate::{connection, output};
+
+pub(crate) async fn run(global: &Global, args: &PoolArgs) -> Result<Exit, Failure> {
+    let (create, name) = match &args.what {
+        PoolCommand::List => (None, None),
+        PoolCommand::Create(wanted) => (Some(new_pool(wanted)), Some(&wanted.name)),
+    };
+    let client = connection::connect(global).await?;
+    let pools = connection::with_spinner("contacting the node", client.pools(create)).await?;
+    connection::disconnect(client).await;
+    let created = pools.iter().find(|pool| Some(&pool.name) == name);
+    if global.output == OutputFormat::Json {
+        output::json(&match created {
+            Some(pool) => to_json(pool),
+            None => json!({ "pools": pools.iter().map(to_json).collect::<Vec<_>>() }),
+        });
+        return Ok(Exit::Done);
+    }
+    if let Some(pool) = created {
+        output::line(&format!(
+            "the pool {} has the shards {}, for nodes with the role {}",
+            pool.name,
+            shards(pool),
+            pool.role
+        ));
+        if pool.hosts == 0 {
+            output::line(&format!(
+                "no live node has this role yet: give it to some with `roles = [\"{}\", …]`, and restart them",
+                pool.role
+            ));
+        }
+        return Ok(Exit::Done);
+    }
+    let rows = pools.iter().map(|pool| {
+        [
+            pool.name.clone(),
+            shards(pool),
+            format!("{}/{}", pool.shards_owned, pool.shards),
+            pool.role.clone(),
+            pool.hosts.to_string(),
+            pool.hash.clone(),
+            some(&pool.strategy).unwrap_or("the manager's").to_owned(),
+        ]
+    });
+    output::table(["POOL", "SHARDS", "OWNED", "ROLE", "HOSTS", "HASH", "STRATEGY"], rows.collect());
+    Ok(Exit::Done)
+}
+
+fn new_pool(wanted: &CreatePool) -> NewPool {
+    NewPool {
+        name: wanted.name.clone(),
+        shards: wanted.shards,
+        hash: wanted.hash.clone().unwrap_or_default(),
+        role: wanted.role.clone().unwrap_or_default(),
+        strategy: wanted.strategy.clone().unwrap_or_default(),
+        min_hosts: wanted.min_hosts,
+    }
+}
+
+fn some(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// The first and the last shard.
+fn shards(pool: &PoolInfo) -> String {
+    format!("{}-{}", pool.first_shard, pool.first_shard + pool.shards.saturating_sub(1))
+}
+
+fn to_json(pool: &PoolInfo) -> Value {
+    json!({
+        "name": pool.name, "first_shard": pool.first_shard, "shards": pool.shards,
+        "shards_owned": pool.shards_owned, "role": pool.role, "hosts": pool.hosts,
+        "hash": pool.hash, "strategy": some(&pool.strategy), "min_hosts": pool.min_hosts,
+        "created_unix_ms": Some(pool.created_unix_ms).filter(|at| *at > 0),
+        "created_by": some(&pool.created_by),
+    })
+}

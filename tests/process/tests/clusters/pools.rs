@@ -1,0 +1,116 @@
+//! Pools with hosts of their own, created while the cluster runs (K4, K39, M1).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+use ostraca_client::{Client, Entity, MessageKind, NewPool};
+use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::history::until_answered;
+use ostraca_process_tests::{Cluster, artifacts};
+
+const SHARDS: u32 = 24;
+const ORDERS: u32 = 10;
+const ROLES: &str = "roles = [\"manager\", \"host.orders\", \"gateway\"]";
+
+fn orders() -> NewPool {
+    NewPool {
+        name: "orders".into(),
+        shards: ORDERS,
+        role: "host.orders".into(),
+        ..NewPool::default()
+    }
+}
+
+/// The nodes that own shards of the pool `orders`, and how many of them.
+fn hosts_of_orders(view: &View) -> (BTreeSet<&str>, usize) {
+    let owners: Vec<_> =
+        (SHARDS + 1..=SHARDS + ORDERS).filter_map(|shard| view.owner(shard)).collect();
+    (owners.iter().copied().collect(), owners.len())
+}
+
+fn served_by(view: &View, names: &[&str]) -> bool {
+    hosts_of_orders(view) == (names.iter().copied().collect(), ORDERS as usize)
+}
+
+/// Deploys the counter under another name.
+async fn deploy(client: &Client, name: &str, pool: &str) -> Result<()> {
+    let manifest = format!("type = \"{name}\"\ncomponent = \"counter.wasm\"\npool = \"{pool}\"\n");
+    client.deploy(&manifest, artifacts::component("counter")?, None).await?;
+    Ok(())
+}
+
+async fn refusal(client: &Client, pool: NewPool) -> String {
+    let error = client.pools(Some(pool)).await.expect_err("refused");
+    error.code().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn k39_a_pool_created_at_run_time_has_its_own_hosts() {
+    let options = Options { proxied: false, at_once: 2, ..Options::three("pools") };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.wait("the first pool is served", |view| view.settled(SHARDS)).await.expect("settled");
+    let client = cluster.client(0).await.expect("a client");
+    let unknown = deploy(&client, "order", "orders").await;
+    assert!(unknown.expect_err("no such pool").to_string().contains("`default`"));
+
+    let pools = client.pools(Some(orders())).await.expect("created");
+    let placed = (pools[1].first_shard, pools[1].shards, pools[1].hosts);
+    assert_eq!((pools.len(), placed), (2, (SHARDS + 1, ORDERS, 0)));
+    // Repeating the command changes nothing, and a pool never changes.
+    assert_eq!(client.pools(Some(orders())).await.expect("the same").len(), 2);
+    assert_eq!(refusal(&client, NewPool { shards: 11, ..orders() }).await, "pool-immutable");
+    for (wrong, code) in [
+        (NewPool { name: "Orders".into(), ..orders() }, "invalid-pool"),
+        (NewPool { name: "default".into(), ..orders() }, "invalid-pool"),
+        (NewPool { name: "none".into(), shards: 0, ..orders() }, "invalid-pool"),
+        (NewPool { name: "huge".into(), shards: 65_536, ..orders() }, "invalid-pool"),
+        (NewPool { name: "md5".into(), hash: "md5".into(), ..orders() }, "invalid-pool"),
+        (NewPool { name: "mine".into(), strategy: "mine".into(), ..orders() }, "invalid-pool"),
+        (NewPool { name: "role".into(), role: "gateway".into(), ..orders() }, "invalid-pool"),
+    ] {
+        assert_eq!(refusal(&client, wrong.clone()).await, code, "{wrong:?}");
+    }
+
+    // Two nodes serve the first pool, the third one serves the new pool only.
+    cluster.home(2).set(ROLES).expect("roles");
+    cluster.start_node(2).expect("start");
+    let third = cluster.name(2);
+    let view = cluster.wait("the new pool is served", |view| served_by(view, &[&third])).await;
+    let view = view.expect("served");
+    assert_eq!(view.owned_by(&third), ORDERS as usize, "{view}");
+    deploy(&client, "order", "orders").await.expect("deployed");
+    deploy(&client, "plain", "default").await.expect("deployed");
+    let session = client.session();
+    for number in 1..=60_u32 {
+        let entity = Entity::new("order", format!("o{number}"));
+        let reply = session.command(&entity, "add", "1").await.expect("a reply");
+        assert_eq!(&reply.body[..], b"1");
+        let detail = client.inspect(&entity, false).await.expect("seen");
+        assert!((SHARDS + 1..=SHARDS + ORDERS).contains(&detail.shard), "{}", detail.shard);
+        assert_eq!(detail.owner, third);
+    }
+
+    // The last host of the pool is killed: the other pool is unharmed, and messages to this one wait for a host.
+    cluster.kill_9(2).expect("killed");
+    let without = |view: &View| hosts_of_orders(view).1 == 0;
+    cluster.wait("its shards have no owner", without).await.expect("marked dead");
+    let status = client.status().await.expect("a status");
+    let problem = status.problems.iter().find(|it| it.code == "shards-unassigned").expect("named");
+    assert!(problem.message.contains("in the pool `orders`"), "{problem:?}");
+    assert!(problem.help.contains("host.orders"), "{problem:?}");
+    let other = Entity::new("plain", "a");
+    session.command(&other, "add", "5").await.expect("the other pool answers");
+    let waits = client.session();
+    let reply = tokio::spawn(async move {
+        let options = until_answered(MessageKind::Command);
+        waits.send(&Entity::new("order", "o1"), "add", "1", &options).await
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    cluster.start_node(2).expect("start");
+    cluster.wait("a host serves it", |view| served_by(view, &[&third])).await.expect("served");
+    let reply = reply.await.expect("no panic").expect("an answer");
+    assert_eq!(&reply.body[..], b"2", "once");
+    client.close().await;
+    cluster.stop().expect("stop");
+}
