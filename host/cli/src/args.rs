@@ -713,6 +713,9 @@ pub(crate) struct Send {
     /// Send the arguments without comparing them with the method's schema
     #[arg(long)]
     pub(crate) no_check: bool,
+    /// Send it only once: at most once instead of exactly once; if the reply is lost, its outcome is unknown
+    #[arg(long)]
+    pub(crate) no_retry: bool,
 }
 
 #[derive(Debug, clap::Args)]

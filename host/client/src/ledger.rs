@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
+use ostraca_wire::envelope::SENT_ONCE;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 
@@ -77,6 +78,13 @@ pub struct OutgoingMessage {
     pub deadline: Instant,
     /// Whether an earlier process may have sent it: then it is in doubt from the start.
     pub is_resend: bool,
+}
+
+impl OutgoingMessage {
+    /// Whether no other copy may be sent once one may have run (K18).
+    fn is_sent_once(&self) -> bool {
+        self.envelope.flags & SENT_ONCE != 0
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -242,16 +250,22 @@ impl<W> Ledger<W> {
         self.orphaned_copies.clear();
         self.retry_at.clear();
         let doubt = !self.has_mutation(Mutation::ForgetDoubt);
+        let lost = || problem(codes::CONNECTION_LOST, "the connection was lost before the reply");
+        let resends_once = self.has_mutation(Mutation::ResendOnce);
+        let mut over = Vec::new();
         for (sequence, call) in &mut self.calls {
             if call.state == State::InFlight {
                 call.in_doubt |= doubt;
-                call.last_problem = Some(problem(
-                    codes::CONNECTION_LOST,
-                    "the connection was lost before the reply",
-                ));
+                call.last_problem = Some(lost());
+                if call.message.is_sent_once() && !resends_once {
+                    over.push(*sequence);
+                }
             }
             call.state = State::Ready;
             self.ready.insert(*sequence);
+        }
+        for sequence in over {
+            self.complete_without_reply(sequence, lost(), now);
         }
     }
 

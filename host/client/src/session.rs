@@ -14,6 +14,7 @@ use ostraca_core::shard::{
     DeadLetterAction, MIGRATION_HAD_FAILED, OperatorCommand, WAS_STOPPED, decode_dead_letters,
     encode_dead_letters,
 };
+use ostraca_wire::envelope::SENT_ONCE;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{EntityExport, Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -45,6 +46,10 @@ pub struct CallOptions {
     pub traceparent: String,
     /// W3C trace context; default none.
     pub tracestate: String,
+    /// Whether the message is sent again while its outcome is not known. Default: yes, it runs exactly once. Otherwise it
+    /// runs at most once (K18): no other copy is sent once one may have run, neither by the client nor by a gateway, and
+    /// a lost reply ends the call as [`CallError::Unknown`]; every other refusal ends it at once, too.
+    pub retry: bool,
     /// Resends the session's message with this id, however long ago it was first sent. Target, method and body must be
     /// the same. The message gets the recorded outcome, and runs only if it never has. If the entity has dropped the
     /// session since, the outcome is `unknown`, with the code `too-old`. Default: a new message.
@@ -59,6 +64,7 @@ impl Default for CallOptions {
             content_type: "application/json".into(),
             traceparent: String::new(),
             tracestate: String::new(),
+            retry: true,
             resend: None,
         }
     }
@@ -221,6 +227,7 @@ impl Session {
                 tracestate: options.tracestate.clone(),
                 content_type: options.content_type.clone(),
                 method: method.into(),
+                flags: if options.retry { 0 } else { SENT_ONCE },
                 body,
                 ..Envelope::default()
             },

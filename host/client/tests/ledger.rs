@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits, Stall};
 use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_wire::envelope::SENT_ONCE;
 use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Problem, Reply};
 use proptest::prelude::*;
@@ -63,6 +64,72 @@ fn a_broken_connection_resends_all_in_order_with_new_after() {
     let first = ledger.next_to_send(later).expect("first").clone();
     assert_eq!((first.sequence, first.created_ms, first.remaining_ms), (1, 100, 8_000));
     assert_eq!(sent(&mut ledger, later), [(3, 1, 1)]);
+}
+
+/// A message of which no other copy may be sent.
+fn sent_once(entity: &str, kind: MessageKind, now: Instant) -> OutgoingMessage {
+    let mut message = message(entity, now);
+    message.envelope.flags = SENT_ONCE;
+    message.envelope.kind = kind.into();
+    message
+}
+
+/// How the calls ended: their sequence, whether they may have run, and the code.
+fn ends(ledger: &mut Ledger<u64>) -> Vec<(u64, &'static str, String)> {
+    let ended = ledger.take_completed().into_iter().map(|(sequence, outcome)| {
+        let error = outcome.expect_err("no reply");
+        let how = match &error {
+            CallError::NotRun { .. } => "not run",
+            CallError::Unknown { .. } => "unknown",
+            CallError::Unanswered { .. } => "unanswered",
+            _ => "final",
+        };
+        (sequence, how, error.code().to_string())
+    });
+    ended.collect()
+}
+
+#[test]
+fn k18_a_lost_connection_ends_a_message_that_is_sent_once() {
+    let (mut ledger, now) = (new_ledger(), Instant::now());
+    ledger.push(1, sent_once("a", MessageKind::Command, now), 1);
+    ledger.push(2, sent_once("a", MessageKind::Query, now), 2);
+    ledger.push(3, message("a", now), 3);
+    assert_eq!(sent(&mut ledger, now).len(), 3);
+    ledger.push(4, sent_once("a", MessageKind::Command, now), 4);
+    ledger.connection_lost(now);
+    let (lost, query) = ("connection-lost".to_owned(), "query-unanswered".to_owned());
+    assert_eq!(ends(&mut ledger), [(1, "unknown", lost), (2, "unanswered", query)]);
+    // The others do not wait for it, and what was not sent yet is sent now.
+    let again: Vec<_> =
+        sent(&mut ledger, now).into_iter().map(|(it, after, _)| (it, after)).collect();
+    assert_eq!(again, [(3, 0), (4, 3)]);
+    assert_eq!(ends(&mut ledger), []);
+}
+
+#[test]
+fn k18_a_refusal_ends_a_message_that_is_sent_once() {
+    let (mut ledger, now) = (new_ledger(), Instant::now());
+    for sequence in 1..=4 {
+        ledger.push(sequence, sent_once("a", MessageKind::Command, now), sequence);
+    }
+    sent(&mut ledger, now);
+    ledger.on_reply(reply(1, Outcome::NotRun, "overloaded", true), now);
+    ledger.on_reply(reply(2, Outcome::Unknown, "store-failed", true), now);
+    ledger.on_reply(too_old(3, 500), now);
+    ledger.on_reply(reply(4, Outcome::ApplicationError, "refused", false), now);
+    let named = |code: &str| code.to_owned();
+    assert_eq!(
+        ends(&mut ledger),
+        [
+            (1, "not run", named("overloaded")),
+            (2, "unknown", named("store-failed")),
+            (3, "not run", named("too-old")),
+            (4, "final", named("refused")),
+        ]
+    );
+    ledger.tick(now + Duration::from_secs(5));
+    assert_eq!(sent(&mut ledger, now + Duration::from_secs(5)), [], "nothing is sent again");
 }
 
 /// A refusal of a creation time that names an acceptable one.

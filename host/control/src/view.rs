@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::message::Now;
 use ostraca_core::node::{Machine, Notice};
-use ostraca_core::pools::Pools;
+use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::{
     Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, SHARDS_PER_CHUNK,
     chunk_of, index_in_chunk,
@@ -100,15 +100,6 @@ impl From<Vec<Assignment>> for AssignmentTable {
     }
 }
 
-/// When a node is ready.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadyWhen {
-    /// How many shards have an owner.
-    pub shards: u32,
-    /// How many hosts there must be before the first of them has.
-    pub min_hosts: usize,
-}
-
 impl ClusterView {
     pub(crate) fn from_machine(machine: &Machine, now: Now, before: &Self) -> Self {
         let manager = machine.manager_row().cloned();
@@ -177,30 +168,37 @@ impl ClusterView {
         self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
-    /// Whether this node knows a live owner of every shard and serves all its own ones; or no node can own any, or the
-    /// first allocation waits for more hosts (K27): such a node must not keep others from being started.
+    /// Whether this node knows a live owner of every shard and serves all its own ones. Shards that no live node can own
+    /// do not count, nor those whose first allocation waits for more hosts (K27; `min_hosts` in the cluster, or the
+    /// pool's own number): such a node must not keep others from being started.
     #[must_use]
-    pub fn is_ready(&self, ReadyWhen { shards, min_hosts }: ReadyWhen) -> bool {
-        let is_host = |row: &&NodeRow| {
-            row.is_host() && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
+    pub fn is_ready(&self, min_hosts: usize) -> bool {
+        let Some(pools) = &self.pools else { return false };
+        let count = |is_host: &dyn Fn(&NodeRow) -> bool| {
+            let stay = |row: &&NodeRow| {
+                row.status == NodeStatus::Live && !row.is_draining_or_leaving() && is_host(row)
+            };
+            self.nodes.values().filter(stay).count()
         };
-        let hosts = self.nodes.values().filter(is_host).count();
-        let is_new = || {
-            self.shards.iter().count() == shards as usize
-                && self.shards.iter().all(|row| row.epoch == Epoch::default())
+        let hosts = count(&NodeRow::is_host);
+        let is_new = |first: u32, last: u32| {
+            let mut shards = (first..=last).map(|shard| self.row(ShardId(shard)));
+            shards.all(|row| row.is_some_and(|row| row.epoch == Epoch::default()))
         };
-        let owned = self
-            .shards
-            .iter()
-            .filter(|row| row.owner.as_ref().is_some_and(|owner| self.alive(owner)))
-            .count();
-        let mine = |row: &Assignment| row.owner.is_some() && row.owner == self.member;
-        let named = self.shards.iter().filter(|row| mine(row)).count();
+        let waits_for_hosts = hosts < min_hosts && is_new(1, pools.shard_count());
+        let is_settled = |pool: &Pool| {
+            let (first, last) = (pool.first.0, pool.last().0);
+            let of_pool = count(&|row| row.hosts(pool));
+            of_pool == 0
+                || (of_pool < pool.min_hosts as usize && is_new(first, last))
+                || (first..=last).all(|shard| self.owner(ShardId(shard)).is_some())
+        };
+        let mine = |row: &&Assignment| row.owner.is_some() && row.owner == self.member;
+        let live_mine = self.member.as_ref().is_some_and(|member| self.alive(member));
+        let named = if live_mine { self.shards.iter().filter(mine).count() } else { 0 };
         let serving = self.held_shards.values().filter(|(_, serving)| *serving).count();
         self.member.is_some()
-            && (hosts == 0
-                || (hosts < min_hosts && is_new())
-                || (owned == shards as usize && serving >= named.min(owned)))
+            && (waits_for_hosts || (pools.iter().all(is_settled) && serving >= named))
     }
 }
 
@@ -270,6 +268,10 @@ impl EventLog {
 
 #[cfg(test)]
 mod tests {
+    use ostraca_core::extensions::Extensions;
+    use ostraca_core::ids::Incarnation;
+    use ostraca_core::rows::Roles;
+
     use super::*;
 
     fn chunk(epoch: u64, shards: usize) -> AssignmentsRow {
@@ -294,5 +296,76 @@ mod tests {
         let after = AssignmentTable::of([(0, &first, 5), (2, &changed, 6)].into_iter(), &before);
         let shared = |number: usize| Arc::ptr_eq(&before.0[number].0, &after.0[number].0);
         assert_eq!((shared(0), shared(2), epoch(&after, 129)), (true, false, Some(4)));
+    }
+
+    /// Two hosts, of which this one is `a`, and two pools of two shards; `b` alone may host the second one.
+    fn two_hosts(owners: [&str; 4]) -> ClusterView {
+        let mut pools = Pools::one(2);
+        let second = Pool { role: Some("b".into()), ..Pool::new("second", 2, &pools) };
+        pools.add(second).expect("a pool");
+        let incarnation = Incarnation { counter: 1, nonce: 1 };
+        let member = |name: &str| Member { node: name.into(), incarnation };
+        let node = |name: &str| {
+            NodeRow {
+                incarnation,
+                renewals: 0,
+                status: NodeStatus::Live,
+                draining: false,
+                store_available: true,
+                roles: Roles::ALL,
+                version: 1,
+                registered_at: 0,
+                addresses: Vec::new(),
+                format: 3,
+                lease: 3_000,
+                settings_revision: 1,
+                extensions: Extensions::default(),
+            }
+            .with_pool_roles(&[name.into()])
+            .expect("fits")
+        };
+        let row = |name: &&str| Assignment {
+            epoch: Epoch((!name.is_empty()).into()),
+            owner: (!name.is_empty()).then(|| member(name)),
+            ..Assignment::default()
+        };
+        let held = owners.iter().zip(1..).filter(|(name, _)| **name == "a");
+        let held = held.map(|(_, shard)| (ShardId(shard), (Epoch(1), true))).collect();
+        ClusterView {
+            member: Some(member("a")),
+            nodes: ["a", "b"].map(|name| (name.into(), node(name))).into(),
+            shards: owners.iter().map(row).collect::<Vec<_>>().into(),
+            held_shards: Arc::new(held),
+            pools: Some(Arc::new(pools)),
+            ..ClusterView::default()
+        }
+    }
+
+    #[test]
+    fn k39_a_node_is_ready_once_every_pool_with_hosts_is_served() {
+        assert!(two_hosts(["a", "a", "b", "b"]).is_ready(1));
+        assert!(!two_hosts(["a", "a", "b", ""]).is_ready(1), "a shard of the other pool");
+        assert!(!two_hosts(["a", "", "b", "b"]).is_ready(1));
+        // Nobody can own the shards of the second pool while its host is gone.
+        let mut alone = two_hosts(["a", "a", "b", "b"]);
+        alone.nodes.remove(&NodeId::from("b"));
+        assert!(alone.is_ready(1));
+        // Not all of its own shards are served yet.
+        let mut claiming = two_hosts(["a", "a", "b", "b"]);
+        claiming.held_shards = Arc::default();
+        assert!(!claiming.is_ready(1));
+    }
+
+    #[test]
+    fn k27_a_node_is_ready_while_the_first_allocation_waits() {
+        let waits = two_hosts([""; 4]);
+        assert!(waits.is_ready(3) && !waits.is_ready(2));
+        assert!(!two_hosts(["a", "", "", ""]).is_ready(3), "it has begun");
+        let mut pool_waits = two_hosts(["a", "a", "", ""]);
+        let mut pools = Pools::one(2);
+        let second = Pool { role: Some("b".into()), min_hosts: 2, ..Pool::new("s", 2, &pools) };
+        pools.add(second).expect("a pool");
+        pool_waits.pools = Some(Arc::new(pools));
+        assert!(pool_waits.is_ready(1));
     }
 }

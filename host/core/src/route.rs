@@ -120,7 +120,13 @@ impl<T: Clone> Router<T> {
         bytes: usize,
         deadline: Option<u64>,
     ) -> Action<T> {
-        let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false };
+        let once = false;
+        let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false, once };
+        self.route_message(now, shard, entry)
+    }
+
+    fn route_message(&mut self, now: u64, shard: ShardId, entry: RoutedMessage<T>) -> Action<T> {
+        let bytes = entry.bytes;
         let Some(index) = index_of(shard, self.routes.len()) else {
             let message = format!(
                 "shard {shard} does not exist; the cluster has {} shards",
@@ -165,6 +171,25 @@ impl<T: Clone> Router<T> {
         }
     }
 
+    /// [`Self::route_into`] for a message of which no other copy is sent once one may have run: it then ends as `unknown`
+    /// (K18). A bounce is certain, so the message is sent to the next owner after one.
+    pub fn route_once_into(
+        &mut self,
+        now: u64,
+        shard: ShardId,
+        item: T,
+        bytes: usize,
+        deadline: Option<u64>,
+        out: &mut Vec<Action<T>>,
+    ) {
+        let once = !self.has_mutation(Mutation::ResendOnce);
+        let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false, once };
+        match self.route_message(now, shard, entry) {
+            Action::Buffered => {}
+            step => out.push(step),
+        }
+    }
+
     /// Updates a shard's route from its row, as this node sees it now
     /// ([`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute)).
     ///
@@ -183,7 +208,7 @@ impl<T: Clone> Router<T> {
         if epoch < self.routes[index].epoch && !self.has_mutation(Mutation::AcceptLowerEpochs) {
             return;
         }
-        self.set_route(now, index, epoch, owner, moving);
+        self.set_route(now, index, epoch, owner, moving, out);
         self.flush_shard(now, index, out);
         self.pump(now, out);
     }
@@ -214,10 +239,9 @@ impl<T: Clone> Router<T> {
         let Some(link) = self.windows.remove(member) else { return };
         let mut touched: BTreeSet<usize> = link.waiting_shards.iter().copied().collect();
         for tag in link.in_flight {
-            if let Some(mut flight) = self.recall(tag) {
+            if let Some(flight) = self.recall(tag) {
                 touched.insert(flight.index);
-                self.mark_in_doubt(&mut flight.message);
-                self.buffer(now, flight.index, flight.arrival, flight.message);
+                self.return_in_doubt(now, flight, out);
             }
         }
         for index in touched {
@@ -251,7 +275,7 @@ impl<T: Clone> Router<T> {
                 if epoch > self.routes[index].epoch =>
             {
                 self.buffer(now, index, place, entry);
-                self.set_route(now, index, epoch, Some(owner), false);
+                self.set_route(now, index, epoch, Some(owner), false, out);
                 self.flush_shard(now, index, out);
             }
             AttemptResult::NotOwner { .. }

@@ -32,7 +32,7 @@ use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
 use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
-use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
+use ostraca_wire::envelope::{SENT_ONCE, TimeoutLimits, UtcLimits};
 use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
@@ -230,7 +230,11 @@ impl Gateway {
             let envelope = &pending.0.envelope;
             let bytes = envelope.body.len() + 256;
             let deadline = envelope.deadline(now, pending.elapsed_ms());
-            router.route_into(now, pending.0.shard, pending, bytes, deadline, &mut steps);
+            let shard = pending.0.shard;
+            match envelope.flags & SENT_ONCE {
+                0 => router.route_into(now, shard, pending, bytes, deadline, &mut steps),
+                _ => router.route_once_into(now, shard, pending, bytes, deadline, &mut steps),
+            }
         }
         drop(router);
         self.execute_steps(steps);

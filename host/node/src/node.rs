@@ -27,7 +27,7 @@ use futures::future::BoxFuture;
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::ControlThread;
-use ostraca_control::view::{ClusterView, EventLog, ReadyWhen};
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
@@ -66,7 +66,8 @@ pub struct Node {
     metrics: Option<MetricsTask>,
     tracer: Tracer,
     types: TypeRegistry,
-    ready_when: ReadyWhen,
+    /// How many hosts there must be before the first of them owns a shard (K27).
+    min_hosts: usize,
     /// Whether the node was started although the store did not respond.
     started_without_store: bool,
     /// Tasks that must not end before the node does.
@@ -172,9 +173,9 @@ impl Node {
         if self.started_without_store {
             return Ok(());
         }
-        let (view, when) = (&self.view, self.ready_when);
+        let (view, min_hosts) = (&self.view, self.min_hosts);
         tokio::select! {
-            () = readiness::wait_until_ready(view.clone(), &self.types, when) => {}
+            () = readiness::wait_until_ready(view.clone(), &self.types, min_hosts) => {}
             addresses = readiness::wait_for_name_conflict(&self.events, view) => {
                 let node = self.summary.node.clone();
                 return Err(NodeError::NameInUse { node, addresses });

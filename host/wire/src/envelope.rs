@@ -24,6 +24,9 @@ pub const NAMESPACE: &str = "default";
 /// ([`session_of_idempotency_key`](ostraca_core::ids::session_of_idempotency_key)).
 pub const KEYED: u32 = 1;
 
+/// The flag of a message of which nobody sends another copy once one may have run (K18): it then ends as `unknown`.
+pub const SENT_ONCE: u32 = 2;
+
 /// Limits on the timeout of a message, in milliseconds, so that no message is kept forever because its sender set no
 /// timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

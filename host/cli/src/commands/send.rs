@@ -38,6 +38,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             _ => MessageKind::Unspecified,
         },
         resend: args.id,
+        retry: !args.no_retry,
         traceparent: traceparent(args.traceparent.as_deref()),
         ..CallOptions::default()
     };

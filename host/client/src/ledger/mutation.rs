@@ -15,6 +15,8 @@ pub enum Mutation {
     SettleUnreadReplies,
     /// `after` is never set (R17).
     OmitAfter,
+    /// A message that is sent only once is sent again like any other (K18).
+    ResendOnce,
     /// A message is restamped although copies of it, or of those behind it, may have run (R17).
     RestampInDoubt,
 }

@@ -145,10 +145,15 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Retries the message after a pause, or ends the call if its deadline comes first.
+    /// Retries the message after a pause, or ends the call if its deadline comes first or the message is sent only once
+    /// (K18).
     pub(super) fn schedule_retry(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let noise = self.noise.draw();
+        let resends_once = self.has_mutation(Mutation::ResendOnce);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
+        if call.message.is_sent_once() && !resends_once {
+            return self.complete_without_reply(sequence, problem, now);
+        }
         let asked = Duration::from_millis(problem.retry_after_ms.into());
         let wait = RETRY.pause(call.attempts, noise).max(asked);
         call.attempts += 1;

@@ -5,6 +5,8 @@
 //! [`Router::destination_or_wait`] puts it there and [`Router::withdraw`] removes it. A function that changes what
 //! this depends on must call [`Router::flush_shard`].
 
+use ostraca_codes::codes;
+
 use super::table::{BufferedMessage, Buffering, InFlightMessage, RoutedMessage, shard_at};
 use super::{Action, Mutation, Router};
 use crate::ids::Epoch;
@@ -197,6 +199,7 @@ impl<T: Clone> Router<T> {
         epoch: Epoch,
         owner: Option<Member>,
         moving: bool,
+        out: &mut Vec<Action<T>>,
     ) {
         self.withdraw(index);
         let until = now.saturating_add(self.settings.buffer_timeout);
@@ -221,11 +224,8 @@ impl<T: Clone> Router<T> {
             let flights = &self.in_flight;
             let sent_before = |tag: &u64| flights.get(tag).is_some_and(|f| f.epoch < epoch);
             let back: Vec<u64> = slot.in_flight.values().copied().filter(sent_before).collect();
-            for mut flight in
-                back.into_iter().filter_map(|tag| self.recall(tag)).collect::<Vec<_>>()
-            {
-                self.mark_in_doubt(&mut flight.message);
-                self.buffer(now, index, flight.arrival, flight.message);
+            for flight in back.into_iter().filter_map(|tag| self.recall(tag)).collect::<Vec<_>>() {
+                self.return_in_doubt(now, flight, out);
             }
         }
         if (rises || moving) && self.has_mutation(Mutation::DropBuffered) {
@@ -254,6 +254,22 @@ impl<T: Clone> Router<T> {
             slot.backoff = (slot.backoff * 2).max(first).max(1).min(longest.max(1));
             slot.backoff_until = now.saturating_add(slot.backoff);
         }
+    }
+
+    /// Buffers a recalled message whose copy may still run, at its place; or ends it, if no other copy may be sent (K18).
+    pub(super) fn return_in_doubt(
+        &mut self,
+        now: u64,
+        mut flight: InFlightMessage<T>,
+        out: &mut Vec<Action<T>>,
+    ) {
+        self.mark_in_doubt(&mut flight.message);
+        if flight.message.once {
+            let message = "the owner did not answer, and the message is sent only once".into();
+            out.push(flight.message.into_refusal(codes::CONNECTION_LOST, message, None));
+            return;
+        }
+        self.buffer(now, flight.index, flight.arrival, flight.message);
     }
 
     /// Marks a message whose copy may still run although its answer is no longer awaited.

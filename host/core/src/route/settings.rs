@@ -62,6 +62,8 @@ pub enum Mutation {
     CloseWithoutInDoubt,
     /// Messages buffered for a shard are dropped when its route moves, and never answered (A11).
     DropBuffered,
+    /// A message that is sent only once is sent again like any other (K18).
+    ResendOnce,
     /// A route may move to lower epochs (R13).
     AcceptLowerEpochs,
 }

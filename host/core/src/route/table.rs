@@ -16,6 +16,8 @@ pub(super) struct RoutedMessage<T> {
     /// time in flight to a node that died still gets its chance with the next owner.
     pub(super) waited: u64,
     pub(super) in_doubt: bool,
+    /// Whether no other copy may be sent while it is in doubt (K18).
+    pub(super) once: bool,
 }
 
 impl<T> RoutedMessage<T> {

@@ -234,6 +234,59 @@ fn a_message_whose_copy_may_have_run_stays_in_doubt() {
 }
 
 #[test]
+fn k18_a_message_sent_once_ends_in_doubt_instead_of_twice() {
+    let once = |harness: &mut Harness| {
+        harness.act(|router, now, out| router.route_once_into(now, ONE, 1, 10, None, out));
+        harness.route(2);
+    };
+    for (mutation, again) in [(None, false), (Some(Mutation::ResendOnce), true)] {
+        let owned = || {
+            let mut harness = mutation.map_or_else(Harness::new, Harness::mutated);
+            harness.update(1, Some(member("a", 1)), false);
+            once(&mut harness);
+            assert_eq!(harness.sent(), [1, 2]);
+            harness
+        };
+        let ends = |harness: &mut Harness| {
+            let refused: Vec<_> =
+                harness.refused.iter().map(|(item, why)| (*item, why.code, why.in_doubt)).collect();
+            let (resent, refused) = (harness.sent(), &refused[..]);
+            match again {
+                false => assert_eq!(
+                    (&resent[..], refused),
+                    (&[2][..], &[(1, codes::CONNECTION_LOST, true)][..])
+                ),
+                true => assert_eq!((&resent[..], refused), (&[1, 2][..], &[][..])),
+            }
+        };
+        // Its link is lost.
+        let mut harness = owned();
+        harness.lost(&member("a", 1));
+        harness.wait(100);
+        ends(&mut harness);
+        // Its shard has another owner.
+        let mut harness = owned();
+        harness.update(2, Some(member("b", 1)), false);
+        ends(&mut harness);
+        assert_eq!(harness.router.stats().in_flight, if again { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn k18_a_message_sent_once_waits_and_bounces_like_any_other() {
+    let mut harness = Harness::new();
+    harness.act(|router, now, out| router.route_once_into(now, ONE, 1, 10, None, out));
+    assert_eq!(harness.sent(), []);
+    harness.update(1, Some(member("a", 1)), false);
+    let owner = Some(member("b", 1));
+    // It waited for an owner; its first copy did not run.
+    harness.answer(harness.last_tag(), AttemptResult::NotOwner { epoch: Epoch(2), owner });
+    assert_eq!(harness.answer(harness.last_tag(), AttemptResult::Answered), Some((1, false)));
+    assert_eq!(harness.sent(), [1, 1]);
+    assert!(harness.refused.is_empty());
+}
+
+#[test]
 fn a_higher_epoch_resends_in_flight_and_ignores_late_replies() {
     let mut harness = Harness::owned();
     harness.route(1);

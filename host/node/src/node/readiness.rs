@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_catalog::types::TypeRegistry;
-use ostraca_control::view::{ClusterView, EventLog, ReadyWhen};
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::node::Notice;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -24,10 +24,10 @@ const NAME_CONFLICT_THRESHOLD: usize = 3;
 pub(super) async fn wait_until_ready(
     mut view: watch::Receiver<Arc<ClusterView>>,
     types: &TypeRegistry,
-    when: ReadyWhen,
+    min_hosts: usize,
 ) {
     let is_settled = {
-        let waiting = view.wait_for(|view| view.is_ready(when));
+        let waiting = view.wait_for(|view| view.is_ready(min_hosts));
         tokio::time::timeout(READY_TIMEOUT, waiting).await.is_ok()
     };
     if !is_settled {

@@ -12,7 +12,7 @@ use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::{AuditLog, VariablesReader};
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
-use ostraca_control::view::{ClusterView, EventLog, ReadyWhen};
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::node::Event;
 use ostraca_http::{HttpGateway, MetricsServer, Probes, TypeWait};
@@ -209,10 +209,7 @@ impl Node {
             let (source, stop) = (Arc::new(move || metrics.render()), CancellationToken::new());
             MetricsTask { address, task: tokio::spawn(server.run(source, stop.clone())), stop }
         });
-        let ready_when = ReadyWhen {
-            shards: stores.cluster_info.pools.get().shard_count(),
-            min_hosts: basis.config.node_settings().min_hosts,
-        };
+        let min_hosts = basis.config.node_settings().min_hosts;
         let http = http.map(|http| {
             let (address, url, stop) = (http.address(), http.url(), CancellationToken::new());
             tracing::info!(%url, "HTTP gateway");
@@ -223,7 +220,7 @@ impl Node {
                 let view = view.borrow();
                 let row = view.nodes.get(&own);
                 let draining = row.is_none_or(|row| row.is_draining_or_leaving());
-                match (draining || ends.load(Ordering::Relaxed), view.is_ready(ready_when)) {
+                match (draining || ends.load(Ordering::Relaxed), view.is_ready(min_hosts)) {
                     (true, _) => Err("the node is draining or stopping".to_owned()),
                     (_, false) => Err("not every shard has an owner that serves it".to_owned()),
                     _ => Ok(()),
@@ -252,7 +249,7 @@ impl Node {
             events,
             tracer: basis.tracer,
             types: basis.types,
-            ready_when,
+            min_hosts,
             started_without_store: stores.deferred,
             vital,
             tasks,

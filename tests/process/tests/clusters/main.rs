@@ -10,6 +10,7 @@ mod joining;
 mod lifecycle;
 mod manager_rows;
 mod monitoring;
+mod once;
 mod order_across;
 mod pools;
 mod revisions;

@@ -26,6 +26,7 @@ pub(super) enum HandOffReason {
     Rebalance,
     Escalation,
     Relocation,
+    LateStart,
 }
 
 #[derive(Clone, Debug, Hash)]
