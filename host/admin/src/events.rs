@@ -97,9 +97,6 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::LeaseLapsed => Event { kind: "lease-lapsed".into(), ..base },
         Notice::LeaseRecovered => Event { kind: "lease-recovered".into(), ..base },
         Notice::MovesRejected { .. } => Event { kind: "moves-rejected".into(), ..base },
-        Notice::ShardStartedLate { shard, owner, .. } => {
-            Event { shard: shard.0, ..of("shard-started-late", &owner) }
-        }
         Notice::AllocationWaits { .. } => Event { kind: "allocation-waits".into(), ..base },
         Notice::ShardsReleased { .. } => Event { kind: "shards-released".into(), ..base },
         Notice::NodeNameInUse(member) => of("name-in-use", &member),

@@ -31,16 +31,23 @@ impl AdminService {
         if let Some(wanted) = request.create {
             self.create_pool(principal, wanted).await?;
         }
-        let store = &*self.deployer.cluster_store;
-        let row = rows::read::<PoolsRow>(store, POOLS).await.map_err(to_problem)?;
-        let row = row.map_or_else(PoolsRow::default, |(row, _)| row);
-        let pools = row.add_to(&self.gateway.pools.get()).map_err(to_problem)?;
+        let (row, pools) = self.read_pools().await?;
         let view = self.current_view();
         let info = |pool: &Pool| {
             let entry = row.pools.iter().find(|entry| entry.name == pool.name);
             to_wire(&view, pool, entry)
         };
         Ok(AdminOutput::Pools(proto::Pools { pools: pools.iter().map(info).collect() }))
+    }
+
+    /// Reads the pools that there are now. This node knows them from then on: its watch may deliver them later.
+    pub(super) async fn read_pools(&self) -> Result<(PoolsRow, Pools), Problem> {
+        let store = &*self.deployer.cluster_store;
+        let row = rows::read::<PoolsRow>(store, POOLS).await.map_err(to_problem)?;
+        let row = row.map_or_else(PoolsRow::default, |(row, _)| row);
+        let pools = row.add_to(&self.gateway.pools.get()).map_err(to_problem)?;
+        self.gateway.learn_pools(&pools);
+        Ok((row, pools))
     }
 
     /// Adds a pool behind the others, unless the cluster has it already.

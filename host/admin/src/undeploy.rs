@@ -69,7 +69,9 @@ impl AdminService {
             }
             _ => Taken::Skipped,
         };
-        self.read_page(1..=self.shard_count(), ScanKind::Heads, &[], COUNTED, add).await?;
+        // A pool that this node does not know yet may have entities of the type.
+        let (_, pools) = self.read_pools().await?;
+        self.read_page(1..=pools.shard_count(), ScanKind::Heads, &[], COUNTED, add).await?;
         Ok(left)
     }
 }

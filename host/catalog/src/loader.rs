@@ -186,6 +186,18 @@ impl Shared {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until the pool of a host's type is known: a list of rows may bring the type before the pool. Returns `false` if
+    /// a newer row has arrived.
+    async fn pool_is_known(&self, name: &str, at: u64, manifest: &Manifest) -> bool {
+        while self.deps.wasm.is_some() && self.deps.pools.get().get(&manifest.pool).is_none() {
+            if !self.is_current(name, at) {
+                return false;
+            }
+            tokio::time::sleep(PAUSES.0).await;
+        }
+        true
+    }
+
     /// Compiles the types with such a manifest; `None` if this node does not run them.
     fn runtime_for(&self, manifest: &Manifest) -> Option<&ostraca_wasm::WasmRuntime> {
         let pools = self.deps.pools.get();
@@ -222,6 +234,9 @@ impl Shared {
             Ok(parsed) => parsed,
             Err(error) => return Loaded::Broken(0, error.to_string()),
         };
+        if !self.pool_is_known(name, at, &manifest).await {
+            return Loaded::Outdated;
+        }
         let Some(wasm) = self.runtime_for(&manifest) else {
             return self.publish_if_current(at, to_deployed_type(&deployed, manifest, None));
         };

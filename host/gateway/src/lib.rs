@@ -172,6 +172,13 @@ impl Gateway {
         shard.or_else(default).unwrap_or(ShardId(1))
     }
 
+    /// Whether an entity's shard, as this node knows its type now, is another one.
+    fn belongs_elsewhere(&self, types: &TypeTable, shard: ShardId, envelope: &Envelope) -> bool {
+        types.get(envelope.r#type.as_str()).is_some_and(|it| {
+            pool::shard_of(&self.pools.get(), &it.manifest, &envelope.id) != Some(shard)
+        })
+    }
+
     /// Sets where this node's figures come from, which other nodes may ask for.
     pub fn set_figures_source(&self, source: FiguresSource) {
         // It is set once, at the start.

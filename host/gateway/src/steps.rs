@@ -14,6 +14,7 @@ use ostraca_wire::proto::{Envelope, Problem};
 use ostraca_workers::{Delivery, ReplyTo};
 
 use super::Gateway;
+use super::forwarded::loading;
 use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
 
 /// Immediate failures of a round of steps, by the router's tags.
@@ -62,6 +63,12 @@ impl Gateway {
             match step {
                 Action::Local { attempt_id: tag, .. } if self.workers.is_empty() => {
                     failed.push((tag, AttemptResult::NotSent));
+                }
+                // Its type or its pool was not known when it was routed: it must be routed again.
+                Action::Local { shard, attempt_id: tag, ref item, .. }
+                    if self.belongs_elsewhere(&types, shard, &item.0.envelope) =>
+                {
+                    refused.push((tag, loading()));
                 }
                 Action::Local { shard, attempt_id: tag, item, .. } => {
                     let PendingMessageInner { session, envelope, received, charge, .. } = &*item.0;

@@ -429,8 +429,6 @@ struct World {
     pools: pools::PoolPlan,
     /// How many hosts there must be before the first allocation.
     min_hosts: usize,
-    /// How long the owner of a shard may take to serve it.
-    shard_start_timeout: u64,
     /// Whether an operator moves shards to other databases, and the generator that decides which, and how long that
     /// takes.
     moves_data: bool,

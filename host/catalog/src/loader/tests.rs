@@ -18,6 +18,7 @@ struct Bench {
     loader: Loader,
     store: Arc<MemoryStore>,
     notified: Arc<AtomicU64>,
+    pools: KnownPools,
 }
 
 fn bench(hosting: bool) -> Bench {
@@ -36,17 +37,18 @@ fn bench(hosting: bool) -> Bench {
     let mut pools = Pools::one(8);
     let elsewhere = Pool { role: Some("other".into()), ..Pool::new("elsewhere", 8, &pools) };
     pools.add(elsewhere).expect("a pool");
+    let pools = KnownPools::new(pools);
     let parts = LoaderDeps {
         types: types.clone(),
         entity_store: store.clone(),
         wasm,
-        pools: KnownPools::new(pools),
+        pools: pools.clone(),
         hosts_pool: Box::new(|pool| pool.role.is_none()),
         notify_workers: notify,
         runtime,
         budget,
     };
-    Bench { types, loader: Loader::new(parts), store, notified }
+    Bench { types, loader: Loader::new(parts), store, notified, pools }
 }
 
 fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
@@ -112,6 +114,20 @@ async fn k39_types_of_pools_that_others_host_are_not_compiled() {
     loader.on_row_changed(row(2, "here", 1, digest));
     assert!(types.wait_until_loaded(LONG).await);
     assert_eq!(types.broken().len(), 1);
+}
+
+#[tokio::test]
+async fn k39_a_host_loads_a_type_only_once_it_knows_its_pool() {
+    let Bench { types, loader, store, pools, .. } = bench(true);
+    let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    loader.on_row_changed(row_of_pool(1, "early", 1, digest, "later"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(types.get("early").is_none(), "it would be known as a type of other nodes for good");
+    let mut all = (*pools.get()).clone();
+    all.add(Pool::new("later", 8, &all)).expect("a pool");
+    assert!(pools.learn(&all));
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!(types.broken().len(), 1, "this node compiles it");
 }
 
 #[tokio::test]

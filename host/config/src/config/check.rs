@@ -279,7 +279,6 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["hand-off", "ack-timeout"], hand_off.ack_timeout, MS, HOUR),
         (["hand-off", "stop-resend-interval"], hand_off.stop_resend_interval, 10 * MS, HOUR),
         (["hand-off", "timeout"], hand_off.timeout, 10 * MS, 24 * HOUR),
-        (["hand-off", "shard-start-timeout"], hand_off.shard_start_timeout, 100 * MS, 24 * HOUR),
         (["rebalance", "interval"], file.rebalance.interval, 10 * MS, 24 * HOUR),
         (["rebalance", "retry-interval"], file.rebalance.retry_interval, 10 * MS, HOUR),
         (["guests", "tick-interval"], file.guests.tick_interval, MS, 1_000 * MS),

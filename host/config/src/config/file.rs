@@ -559,7 +559,6 @@ impl ConfigFile {
             stop_resend_interval: millis(self.hand_off.stop_resend_interval),
             hand_off_timeout: millis(self.hand_off.timeout),
             max_drain_hand_offs: self.hand_off.max_drain_hand_offs as usize,
-            shard_start_timeout: millis(self.hand_off.shard_start_timeout),
             max_escalations: self.hand_off.max_escalations as usize,
             escalation_period: millis(self.hand_off.escalation_period),
             max_relocations: self.hand_off.max_relocations as usize,

@@ -176,8 +176,6 @@ pub(super) struct HandOffSection {
     pub(super) timeout: Duration,
     pub(super) max_drain_hand_offs: u32,
     pub(super) max_relocations: u32,
-    #[serde(with = "units::duration")]
-    pub(super) shard_start_timeout: Duration,
     pub(super) max_escalations: u32,
     #[serde(with = "units::duration")]
     pub(super) escalation_period: Duration,
@@ -247,7 +245,6 @@ impl Default for HandOffSection {
             timeout: Duration::from_millis(node.hand_off_timeout),
             max_drain_hand_offs: saturating_u32(node.max_drain_hand_offs),
             max_relocations: saturating_u32(node.max_relocations),
-            shard_start_timeout: Duration::from_millis(node.shard_start_timeout),
             max_escalations: saturating_u32(node.max_escalations),
             escalation_period: Duration::from_millis(node.escalation_period),
         }

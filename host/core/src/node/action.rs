@@ -206,15 +206,6 @@ pub enum Notice {
         /// How many there must be.
         min: usize,
     },
-    /// A shard goes to another host, because its owner did not serve it in time (K14).
-    ShardStartedLate {
-        /// The shard.
-        shard: ShardId,
-        /// Its owner.
-        owner: Member,
-        /// The node that it goes to.
-        target: NodeId,
-    },
     /// The allocation strategy proposed invalid moves. They were not made.
     MovesRejected {
         /// The strategy's name.
@@ -286,10 +277,6 @@ impl fmt::Display for Notice {
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,
                 "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
-            ),
-            Self::ShardStartedLate { shard, owner, target } => write!(
-                f,
-                "{owner} did not serve shard {shard} within `hand-off.shard-start-timeout`: it goes to {target}"
             ),
             Self::AllocationWaits { pool, hosts, min } => write!(
                 f,

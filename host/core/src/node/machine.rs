@@ -265,7 +265,6 @@ impl Machine {
         observed.check_processes(context);
         if !manager.follow_manager_row(context, observed, &me) {
             observed.set_unresponsive(BTreeSet::new());
-            observed.set_late(BTreeSet::new());
             manager.forget_decisions();
             if membership.stays() {
                 manager.campaign(context, observed, &me);
@@ -286,7 +285,6 @@ impl Machine {
         let Self { context, observed, manager, .. } = self;
         manager.assign_unowned_shards(context, observed);
         manager.escalate(context, observed);
-        manager.move_late_shards(context, observed);
         manager.drain(context, observed);
         manager.relocate(context, observed);
         manager.rebalance(context, observed);

@@ -35,9 +35,6 @@ pub struct Settings {
     pub max_escalations: usize,
     /// The period within which such moves are counted. Default 600,000.
     pub escalation_period: u64,
-    /// How long the owner of a shard may take until it serves the shard, from its first report, before the shard goes to
-    /// another host (K14, K40). Default 10,000.
-    pub shard_start_timeout: u64,
     /// Maximum number of shards that are relocated to another database at the same time: from the start of their
     /// hand-off until they are served again (R26). Default 4.
     pub max_relocations: usize,
@@ -98,7 +95,6 @@ impl Default for Settings {
             min_hosts: 1,
             max_escalations: 3,
             escalation_period: 600_000,
-            shard_start_timeout: 10_000,
             max_relocations: 4,
             rebalance_interval: 10_000,
             rebalance_retry_interval: 2_000,
@@ -144,8 +140,6 @@ pub enum Mutation {
     ConstantProbation,
     /// A host that cannot run a deployed type keeps its shards (R24).
     IgnoreUnrunnableTypes,
-    /// A shard that its owner does not serve stays there (K14).
-    IgnoreLateStarts,
     /// Shards of a pool go to nodes without its role (K39).
     IgnorePoolRoles,
     /// A new manager decides before it has sealed every row (R10).

@@ -14,7 +14,6 @@ mod first_allocation;
 mod formats;
 mod hand_offs;
 mod health;
-mod late_starts;
 mod leadership;
 mod leases;
 mod manager_silence;

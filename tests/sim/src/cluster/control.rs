@@ -179,9 +179,6 @@ impl World {
         if let Notice::ManagerSteppedDown { .. } = &notice {
             self.tally.count("transition: manager without host reports stepped down");
         }
-        if let Notice::ShardStartedLate { .. } = &notice {
-            self.tally.count("transition: shard moved because its owner was late");
-        }
         if let Notice::AllocationWaits { .. } = &notice {
             self.tally.count("transition: first allocation waited for hosts");
         }

@@ -74,7 +74,6 @@ pub const KINDS: &[&str] = &[
     "passivation: after a delay",
     "supervision: failure escalated",
     "transition: first allocation waited for hosts",
-    "transition: shard moved because its owner was late",
     "operator: pool added",
     "transition: shard of the second pool assigned",
     "supervision: shard moved",

@@ -84,7 +84,6 @@ impl World {
             min_hosts: self.min_hosts,
             max_escalations: escalations::MAX,
             escalation_period: 1_000_000,
-            shard_start_timeout: self.shard_start_timeout,
             max_relocations: databases::MAX,
             rebalance_interval: 2_000,
             rebalance_retry_interval: 300,

@@ -108,8 +108,6 @@ impl World {
             escalations: BTreeMap::new(),
             // Two of the first three nodes are always hosts. Chains of asks are slow enough where hosts are few.
             min_hosts: if seed % 8 == 6 && seed % 5 != 2 { 2 } else { 1 },
-            // Otherwise, no shard is late.
-            shard_start_timeout: if seed % 4 == 3 { 1_200 } else { 1_000_000 },
             moves_data: false,
             rng_of_moves: Rng::new(seed),
             map: Arc::default(),

@@ -13,7 +13,6 @@ mod drains;
 mod escalations;
 mod first_allocation;
 mod hand_offs;
-mod late_starts;
 mod owners;
 mod plan;
 mod relocations;
@@ -234,7 +233,6 @@ impl Manager {
                 && context.mono() >= *term.responsive_until.entry((*node).clone()).or_insert(until)
         });
         let silent = silent.cloned().collect();
-        observed.set_late(term.late_starts.late_hosts(context.mono()));
         observed.set_unresponsive(silent);
     }
 }

@@ -48,8 +48,6 @@ pub(super) struct ObservedCluster {
     unrunnable_types: BTreeMap<Member, Vec<String>>,
     /// Nodes that have not reported to the manager for a long time: known only to the manager (S12).
     unresponsive: BTreeSet<NodeId>,
-    /// Nodes that were too slow to serve a shard that they got: known only to the manager (K14).
-    late: BTreeSet<NodeId>,
     /// The last published route of each shard: epoch, live owner, whether a hand-off is in progress.
     routes: Vec<(Epoch, Option<Member>, bool)>,
 }
@@ -71,7 +69,6 @@ impl ObservedCluster {
             without_store: BTreeSet::new(),
             unrunnable_types: BTreeMap::new(),
             unresponsive: BTreeSet::new(),
-            late: BTreeSet::new(),
             routes: vec![(Epoch(0), None, false); shard_count as usize],
         }
     }
@@ -211,8 +208,7 @@ impl ObservedCluster {
     }
 
     /// Live hosts of a pool that may get its shards. As long as others remain, this excludes hosts whose `EntityStore`
-    /// does not respond to them (R9), that do not report, that were too slow to serve a shard (K14), or that cannot run
-    /// every deployed type (R24).
+    /// does not respond to them (R9), that do not report, or that cannot run every deployed type (R24).
     pub(super) fn eligible_hosts(&self, pool: &Pool) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
             self.all_live()
@@ -224,9 +220,7 @@ impl ObservedCluster {
                 })
         };
         let cannot_serve = |member: &Member| {
-            self.without_store.contains(member)
-                || self.unresponsive.contains(&member.node)
-                || self.late.contains(&member.node)
+            self.without_store.contains(member) || self.unresponsive.contains(&member.node)
         };
         let none_can_serve = all().all(|(member, _)| cannot_serve(&member));
         let able = move || all().filter(move |(member, _)| none_can_serve || !cannot_serve(member));
@@ -283,10 +277,6 @@ impl ObservedCluster {
 
     pub(super) fn set_unresponsive(&mut self, nodes: BTreeSet<NodeId>) {
         self.unresponsive = nodes;
-    }
-
-    pub(super) fn set_late(&mut self, nodes: BTreeSet<NodeId>) {
-        self.late = nodes;
     }
 
     pub(super) fn is_unresponsive(&self, node: &NodeId) -> bool {

@@ -62,8 +62,6 @@ pub(super) struct Cluster {
     pub(super) finds_ended: bool,
     pub(super) settings: Settings,
     pub(super) pools: Pools,
-    /// Nodes whose claims take a long time from their start on.
-    pub(super) slow_claims: BTreeSet<String>,
     /// The roles beyond its usual ones that a node of this name has when it starts.
     pub(super) pool_roles: BTreeMap<String, Vec<String>>,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
@@ -89,7 +87,6 @@ impl Cluster {
             settings: Settings::default(),
             pools: Pools::one(SHARDS),
             pool_roles: BTreeMap::new(),
-            slow_claims: BTreeSet::new(),
             strategy: || BuiltinStrategy::Average.build(),
             inbox: VecDeque::new(),
         }
@@ -140,7 +137,7 @@ impl Cluster {
             unanswered: false,
             stuck: false,
             stops: Vec::new(),
-            claims_slowly: self.slow_claims.contains(name),
+            claims_slowly: false,
             claims: Vec::new(),
             suspended: false,
             left: false,
@@ -326,12 +323,10 @@ impl Cluster {
             }
             Action::StopShard { shard, epoch, .. } => {
                 node.owns.remove(&shard);
-                node.claims.retain(|(claimed, ..)| *claimed != shard);
                 Some(Event::ShardStopped { shard, epoch })
             }
             Action::DropShard { shard, .. } => {
                 node.owns.remove(&shard);
-                node.claims.retain(|(claimed, ..)| *claimed != shard);
                 None
             }
             Action::BufferShard { shard, .. } => {

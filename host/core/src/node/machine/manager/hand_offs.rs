@@ -26,7 +26,6 @@ pub(super) enum HandOffReason {
     Rebalance,
     Escalation,
     Relocation,
-    LateStart,
 }
 
 #[derive(Clone, Debug, Hash)]

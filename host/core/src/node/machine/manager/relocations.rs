@@ -32,11 +32,6 @@ enum Progress {
 }
 
 impl Relocations {
-    /// Whether a shard's data is being moved, as far as this manager knows.
-    pub(super) fn concern(&self, shard: ShardId) -> bool {
-        matches!(self.0.get(&shard), Some(Progress::Relocating))
-    }
-
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         for progress in self.0.values_mut() {
@@ -57,13 +52,6 @@ impl Term {
         let Some((row, _)) = self.stable_assignment(shard) else { return true };
         let Some(owner) = &row.owner else { return true };
         !observed.is_unresponsive(&owner.node) && !self.is_served(shard, row.epoch, owner)
-    }
-
-    /// Whether the owner that a shard's row names reports that it serves the shard.
-    pub(super) fn is_served_by_owner(&self, shard: ShardId) -> bool {
-        self.stable_assignment(shard).is_some_and(|(row, _)| {
-            row.owner.as_ref().is_some_and(|owner| self.is_served(shard, row.epoch, owner))
-        })
     }
 
     fn is_served(&self, shard: ShardId, epoch: Epoch, owner: &Member) -> bool {

@@ -1,7 +1,6 @@
 //! The state that the manager keeps for one term.
 
 use super::escalations::Escalations;
-use super::late_starts::LateStarts;
 use super::relocations::Relocations;
 use super::{
     BTreeMap, BTreeSet, Epoch, HandOffWorker, ManagedChunk, Member, NodeId, NodeReport, OwnerIndex,
@@ -43,8 +42,6 @@ pub(super) struct Term {
     pub(super) unreachable: BTreeMap<NodeId, u64>,
     /// Escalations that this manager has considered.
     pub(super) escalations: Escalations,
-    /// Shards that are not served yet, and hosts that were late (K14).
-    pub(super) late_starts: LateStarts,
     /// Shards that this manager relocates, or has tried to.
     pub(super) relocations: Relocations,
     /// How many hosts there were when the first allocation of a pool was last reported to wait for more, by the pool's
@@ -75,7 +72,6 @@ impl Term {
             last_eligible_hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
             escalations: Escalations::default(),
-            late_starts: LateStarts::default(),
             relocations: Relocations::default(),
             waits_with_hosts: BTreeMap::new(),
             notified_rejected_moves: BTreeSet::new(),
