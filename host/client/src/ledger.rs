@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
-use ostraca_wire::envelope::SENT_ONCE;
+use ostraca_wire::flags::SENT_ONCE;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 

@@ -14,7 +14,7 @@ use ostraca_core::shard::{
     DeadLetterAction, MIGRATION_HAD_FAILED, OperatorCommand, WAS_STOPPED, decode_dead_letters,
     encode_dead_letters,
 };
-use ostraca_wire::envelope::SENT_ONCE;
+use ostraca_wire::flags::SENT_ONCE;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{EntityExport, Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};

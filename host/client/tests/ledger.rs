@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits, Stall};
 use ostraca_client::{CallError, Entity, SessionId};
-use ostraca_wire::envelope::SENT_ONCE;
+use ostraca_wire::flags::SENT_ONCE;
 use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Problem, Reply};
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ fn sent_once(entity: &str, kind: MessageKind, now: Instant) -> OutgoingMessage {
 
 /// How the calls ended: their sequence, whether they may have run, and the code.
 fn ends(ledger: &mut Ledger<u64>) -> Vec<(u64, &'static str, String)> {
-    let ended = ledger.take_completed().into_iter().map(|(sequence, outcome)| {
+    let ended = ledger.take_completed().map(|(sequence, outcome)| {
         let error = outcome.expect_err("no reply");
         let how = match &error {
             CallError::NotRun { .. } => "not run",

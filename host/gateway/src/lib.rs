@@ -32,7 +32,8 @@ use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
 use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
-use ostraca_wire::envelope::{SENT_ONCE, TimeoutLimits, UtcLimits};
+use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
+use ostraca_wire::flags::SENT_ONCE;
 use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };

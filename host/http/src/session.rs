@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use ostraca_client::ledger::{CallAdmission, Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, Reply, SessionId};
 use ostraca_codes::codes;
-use ostraca_wire::envelope::KEYED;
+use ostraca_wire::flags::KEYED;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind, Problem};
 use ostraca_wire::server::{Charge, ClientInfo, LocalReceiver, LocalSession, Server, Service};

@@ -13,19 +13,13 @@ use ostraca_core::shard::{
     READ_CHANNEL, TopicMessage, decode_dead_letters,
 };
 
+use crate::flags::KEYED;
 use crate::outcome::wire_kind;
 use crate::problem;
 use crate::proto::{self, Envelope, Problem};
 
 /// The only namespace; an empty one means the same.
 pub const NAMESPACE: &str = "default";
-
-/// The flag of a message whose session is that of an idempotency key
-/// ([`session_of_idempotency_key`](ostraca_core::ids::session_of_idempotency_key)).
-pub const KEYED: u32 = 1;
-
-/// The flag of a message of which nobody sends another copy once one may have run (K18): it then ends as `unknown`.
-pub const SENT_ONCE: u32 = 2;
 
 /// Limits on the timeout of a message, in milliseconds, so that no message is kept forever because its sender set no
 /// timeout.

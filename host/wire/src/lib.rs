@@ -25,6 +25,7 @@ pub mod endpoint;
 #[cfg(feature = "server")]
 pub mod envelope;
 mod error;
+pub mod flags;
 pub mod frame;
 pub mod framed;
 #[cfg(feature = "fuzz")]

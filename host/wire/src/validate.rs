@@ -5,8 +5,8 @@ use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use prost::Message;
 
-use crate::envelope::KEYED;
 use crate::error::{decode_error_message, problem};
+use crate::flags::KEYED;
 use crate::limits::Limits;
 use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem, SendingEntity};
 

@@ -10,7 +10,7 @@ use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
 use ostraca_core::message::MessageKind;
 use ostraca_oracle::{Operation, Outcome as Seen};
-use ostraca_wire::envelope::KEYED;
+use ostraca_wire::flags::KEYED;
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, Envelope};
 
