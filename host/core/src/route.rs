@@ -165,10 +165,7 @@ impl<T: Clone> Router<T> {
         deadline: Option<u64>,
         out: &mut Vec<Action<T>>,
     ) {
-        match self.route(now, shard, item, bytes, deadline) {
-            Action::Buffered => {}
-            step => out.push(step),
-        }
+        push_unless_buffered(self.route(now, shard, item, bytes, deadline), out);
     }
 
     /// [`Self::route_into`] for a message of which no other copy is sent once one may have run: it then ends as `unknown`
@@ -184,10 +181,7 @@ impl<T: Clone> Router<T> {
     ) {
         let once = !self.has_mutation(Mutation::ResendOnce);
         let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false, once };
-        match self.route_message(now, shard, entry) {
-            Action::Buffered => {}
-            step => out.push(step),
-        }
+        push_unless_buffered(self.route_message(now, shard, entry), out);
     }
 
     /// Updates a shard's route from its row, as this node sees it now
@@ -318,5 +312,12 @@ impl<T: Clone> Router<T> {
 
     fn has_mutation(&self, mutation: Mutation) -> bool {
         self.settings.has_mutation(mutation)
+    }
+}
+
+fn push_unless_buffered<T>(step: Action<T>, out: &mut Vec<Action<T>>) {
+    match step {
+        Action::Buffered => {}
+        step => out.push(step),
     }
 }
