@@ -198,6 +198,7 @@ fn main() {
         version: 1,
         addresses: Vec::new(),
         pool_roles: Vec::new(),
+        weight: 1,
         pools: Pools::one(shards),
         seed: 1,
     };

@@ -217,7 +217,7 @@ fn copy(rounds: u64) -> Duration {
 
 fn plan(rounds: u64) -> Duration {
     const SHARDS: usize = 4_096;
-    let host = |number: u64| Host { node: format!("node-{number:03}").as_str().into(), version: 1 };
+    let host = |number: u64| Host::new(format!("node-{number:03}").as_str().into(), 1);
     let strategy = BuiltinStrategy::Average.build();
     let mut view = AllocationView {
         hosts: (0..100).map(host).collect(),

@@ -15,7 +15,7 @@ const NODES: usize = 1_000;
 const ROUNDS: usize = 200;
 
 fn host(number: usize) -> Host {
-    Host { node: format!("node-{number:04}").as_str().into(), version: 1 }
+    Host::new(format!("node-{number:04}").as_str().into(), 1)
 }
 
 /// p50, p99 and max, in milliseconds.

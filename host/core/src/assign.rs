@@ -14,9 +14,12 @@
 
 mod average;
 mod check;
+mod external;
 mod least_shard;
+mod load;
 mod preferred_host;
 mod random;
+mod ratio;
 #[cfg(test)]
 mod tests;
 
@@ -25,10 +28,13 @@ use std::fmt;
 pub use average::Average;
 pub use check::InvalidMove;
 pub(crate) use check::{MoveKind, filter_valid_moves};
+pub use external::External;
 pub use least_shard::LeastShard;
+pub use load::MeasuredLoad;
 pub use preferred_host::{Ranges, Rendezvous};
 
 use crate::ids::{NodeId, ShardId};
+use ratio::Ratio;
 
 /// A node that may own shards: it is live, has the host role, is not draining, and its store responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +43,18 @@ pub struct Host {
     pub node: NodeId,
     /// The version of the node's program; the highest in the view is the latest.
     pub version: u64,
+    /// How much of the load it should have, in relation to the other hosts; at least 1.
+    pub weight: u32,
+    /// Whether it gets no shards for now, because it did not serve some in time (K14). It keeps those that it has.
+    pub paused: bool,
+}
+
+impl Host {
+    /// A host with the usual weight, 1.
+    #[must_use]
+    pub const fn new(node: NodeId, version: u64) -> Self {
+        Self { node, version, weight: 1, paused: false }
+    }
 }
 
 /// The placement of one shard.
@@ -48,6 +66,33 @@ pub struct ShardPlacement {
     /// Whether a hand-off of the shard to `owner` is in progress (`None`: the target is not yet known). Such a shard is
     /// not moved (A5).
     pub hand_off_in_progress: bool,
+    /// Whether an operator has pinned the shard to a host of the view. The manager moves it there, and no strategy may
+    /// move it.
+    pub pinned: bool,
+    /// The host at which an outside program wants the shard, as an index into [`AllocationView::hosts`]. `None` if it
+    /// names none, or one that is not in the view (E9).
+    pub wanted: Option<usize>,
+    /// Its load as its owner measured it; 0 if it has not been measured yet. Only proportions matter.
+    pub load: u32,
+}
+
+impl ShardPlacement {
+    /// A shard of this owner.
+    #[must_use]
+    pub const fn owned_by(owner: usize) -> Self {
+        Self {
+            owner: Some(owner),
+            hand_off_in_progress: false,
+            pinned: false,
+            wanted: None,
+            load: 0,
+        }
+    }
+
+    /// Whether no strategy may place it.
+    const fn is_settled(&self) -> bool {
+        self.hand_off_in_progress || self.pinned
+    }
 }
 
 /// The input of a strategy's decision.
@@ -73,7 +118,7 @@ pub struct Move {
 /// Decides which host owns which shard (A4, K22, K23). An application may supply its own strategy.
 ///
 /// For every view, an implementation must name only hosts and shards of the view, no shard twice in one result, and no
-/// shard whose hand-off is in progress. It must return the same result for the same view, and must not block. The
+/// shard that is pinned or whose hand-off is in progress. It must return the same result for the same view, and must not block. The
 /// manager does not make a move that violates this or exceeds the limit, and reports that the strategy proposed it.
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
     /// The strategy's name, as operators see it.
@@ -93,7 +138,14 @@ pub trait AllocationStrategy: fmt::Debug + Send + Sync {
 }
 
 impl AllocationView {
-    /// The hosts of the latest version, the only ones that may be given shards (S16.5).
+    /// The hosts of the latest version that are not paused, the only ones that may be given shards (S16.5, K14). If all
+    /// of that version are paused, they are.
+    fn receivers(&self) -> impl Iterator<Item = usize> {
+        let all_paused = self.latest().all(|host| self.hosts[host].paused);
+        self.latest().filter(move |host| all_paused || !self.hosts[*host].paused)
+    }
+
+    /// The hosts of the latest version.
     fn latest(&self) -> impl Iterator<Item = usize> {
         let latest = self.hosts.iter().map(|host| host.version).max();
         self.hosts
@@ -108,14 +160,20 @@ impl AllocationView {
         self.hosts.windows(2).all(|pair| pair[0].version == pair[1].version)
     }
 
-    /// Every shard, its owner if the owner is a host of this view, and whether the shard is being handed off.
+    /// A host's weight, at least 1.
+    fn weight(&self, host: usize) -> u64 {
+        self.hosts[host].weight.max(1).into()
+    }
+
+    /// What a host has, in relation to its weight.
+    fn ratio(&self, host: usize, number: u64) -> Ratio {
+        Ratio::new(number, self.weight(host))
+    }
+
+    /// Every shard, its owner if the owner is a host of this view, and whether no strategy may place it.
     fn each(&self) -> impl Iterator<Item = (ShardId, Option<usize>, bool)> {
         (1..).map(ShardId).zip(&self.shards).map(|(shard, place)| {
-            (
-                shard,
-                place.owner.filter(|owner| *owner < self.hosts.len()),
-                place.hand_off_in_progress,
-            )
+            (shard, place.owner.filter(|owner| *owner < self.hosts.len()), place.is_settled())
         })
     }
 
@@ -155,11 +213,22 @@ pub enum BuiltinStrategy {
     Ranges,
     /// [`Rendezvous`].
     Rendezvous,
+    /// [`MeasuredLoad`].
+    Load,
+    /// [`External`].
+    External,
 }
 
 impl BuiltinStrategy {
     /// All built-in strategies.
-    pub const ALL: [Self; 4] = [Self::Average, Self::LeastShard, Self::Ranges, Self::Rendezvous];
+    pub const ALL: [Self; 6] = [
+        Self::Average,
+        Self::LeastShard,
+        Self::Ranges,
+        Self::Rendezvous,
+        Self::Load,
+        Self::External,
+    ];
 
     /// The strategy's name in a configuration.
     #[must_use]
@@ -169,23 +238,27 @@ impl BuiltinStrategy {
             Self::LeastShard => "least-shard",
             Self::Ranges => "ranges",
             Self::Rendezvous => "rendezvous",
+            Self::Load => "load",
+            Self::External => "external",
         }
     }
 
     /// The strategy with its defaults.
     #[must_use]
     pub fn build(self) -> Box<dyn AllocationStrategy> {
-        self.build_with(LeastShard::default())
+        self.build_with(&StrategySettings::default())
     }
 
-    /// The strategy, with `least_shard` as the settings of [`LeastShard`].
+    /// The strategy with these settings.
     #[must_use]
-    pub fn build_with(self, least_shard: LeastShard) -> Box<dyn AllocationStrategy> {
+    pub fn build_with(self, settings: &StrategySettings) -> Box<dyn AllocationStrategy> {
         match self {
             Self::Average => Box::new(Average),
-            Self::LeastShard => Box::new(least_shard),
+            Self::LeastShard => Box::new(settings.least_shard),
             Self::Ranges => Box::new(Ranges),
             Self::Rendezvous => Box::new(Rendezvous),
+            Self::Load => Box::new(settings.load),
+            Self::External => Box::new(External),
         }
     }
 
@@ -197,6 +270,15 @@ impl BuiltinStrategy {
         let named = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
         named.ok_or_else(|| UnknownStrategy { name: name.into() })
     }
+}
+
+/// The settings of the strategies that have any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StrategySettings {
+    /// Those of `least-shard`.
+    pub least_shard: LeastShard,
+    /// Those of `load`.
+    pub load: MeasuredLoad,
 }
 
 /// No strategy has that name. Not retryable.

@@ -115,7 +115,7 @@ pub struct NodeRow {
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
     const FIELDS: &'static [u32] =
-        &[Self::LEAVING, Self::REGISTERED, Self::PROCESS, Self::POOL_ROLES];
+        &[Self::LEAVING, Self::REGISTERED, Self::PROCESS, Self::POOL_ROLES, Self::WEIGHT];
 }
 
 impl NodeRow {
@@ -123,6 +123,7 @@ impl NodeRow {
     const REGISTERED: u32 = 8;
     const PROCESS: u32 = 10;
     const POOL_ROLES: u32 = 12;
+    const WEIGHT: u32 = 14;
 
     /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
@@ -173,6 +174,25 @@ impl NodeRow {
     /// [`CodecError`] if the extension block has no space for them.
     pub fn with_pool_roles(mut self, roles: &[String]) -> Result<Self, CodecError> {
         self.extensions.set(Self::POOL_ROLES, &roles.to_vec())?;
+        Ok(self)
+    }
+
+    /// How much load the node should have, in relation to other hosts: at least 1, and usually 1.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        // Bytes that do not decode as a number count as the usual weight.
+        self.extensions.get(Self::WEIGHT).ok().flatten().unwrap_or(1).max(1)
+    }
+
+    /// Returns the row with this weight.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the extension block has no space for it.
+    pub fn with_weight(mut self, weight: u32) -> Result<Self, CodecError> {
+        match weight {
+            0 | 1 => drop(self.extensions.take::<u32>(Self::WEIGHT)?),
+            _ => self.extensions.set(Self::WEIGHT, &weight)?,
+        }
         Ok(self)
     }
 

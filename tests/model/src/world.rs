@@ -29,6 +29,7 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
         version: 1,
         addresses: Vec::new(),
         pool_roles: Vec::new(),
+        weight: 1,
         pools: Pools::one(scope.shards),
         seed: node as u64 + 1 + 10 * state.restarts,
     };

@@ -33,6 +33,7 @@ mod lifecycle;
 mod net;
 mod orders;
 mod passivation;
+mod placements;
 mod plan;
 mod pools;
 mod process;
@@ -110,6 +111,8 @@ pub struct Options {
     pub clocks_stop: bool,
     /// The only fault is a slow connection of one host to the `EntityStore` (R9).
     pub slow_store: bool,
+    /// The only fault is that the store answers no claim of one host, which joins late (K14).
+    pub claims_hang: bool,
     /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
@@ -152,6 +155,7 @@ impl Default for Options {
             pauses: false,
             clocks_stop: false,
             slow_store: false,
+            claims_hang: false,
             client_mutations: Vec::new(),
             settings: false,
             gateway_mutations: Vec::new(),
@@ -167,6 +171,13 @@ impl Default for Options {
             trace: false,
             trace_shard: None,
         }
+    }
+}
+
+impl Options {
+    /// Whether the run has only one kind of fault.
+    fn has_one_fault(&self) -> bool {
+        self.pauses || self.slow_store || self.claims_hang
     }
 }
 
@@ -224,6 +235,20 @@ enum SimEvent {
     LearnPools {
         pid: Pid,
     },
+    /// An operator pins shards, and moves one.
+    PlaceShards,
+    /// The program that places shards says what it wants.
+    ProgramSays {
+        changes: bool,
+    },
+    /// A process learns the pins and the wishes as they are now.
+    LearnPlacements {
+        pid: Pid,
+    },
+    /// Nodes measure the loads of their shards.
+    MeasureLoads,
+    /// A host joins whose claims get no answer.
+    JoinHanging,
     /// A process learns a new map of shards to databases.
     LearnMap {
         pid: Pid,
@@ -378,6 +403,7 @@ impl SimEvent {
             | Self::Closed { pid }
             | Self::LearnMap { pid, .. }
             | Self::LearnPools { pid }
+            | Self::LearnPlacements { pid }
             | Self::Ran { pid, .. } => Some(*pid),
             _ => None,
         }
@@ -426,6 +452,7 @@ struct World {
     /// The moves of escalated shards that each process has noted since another process became manager.
     escalations: BTreeMap<(Pid, ShardId), usize>,
     /// The pools, and who knows of them.
+    placements: placements::PlacementPlan,
     pools: pools::PoolPlan,
     /// How many hosts there must be before the first allocation.
     min_hosts: usize,
@@ -638,6 +665,11 @@ impl World {
             SimEvent::LearnMap { pid, map } => self.learn_map(pid, map),
             SimEvent::AddPool => self.add_pool(),
             SimEvent::LearnPools { pid } => self.learn_pools(pid),
+            SimEvent::PlaceShards => self.place_shards(),
+            SimEvent::ProgramSays { changes } => self.program_says(changes),
+            SimEvent::LearnPlacements { pid } => self.learn_placements(pid),
+            SimEvent::MeasureLoads => self.measure_loads(),
+            SimEvent::JoinHanging => self.join_hanging(),
             SimEvent::Arrive { post } => self.arrive_at(post),
             SimEvent::Reply { connection: line, session, reply, cut } => {
                 self.reply_came(line, session, reply, cut);

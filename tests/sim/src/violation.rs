@@ -61,6 +61,8 @@ pub enum ViolationKind {
     AllocatedEarly,
     /// A shard went to a node without the role of its pool (K39).
     WrongPool,
+    /// A shard did not get to the node to which it was pinned, or where a program wanted it (E9).
+    NotPlaced,
     /// A hand-off began before its row was written (S15).
     SentBeforeWritten,
     /// A hand-off waited for acknowledgements until it timed out (R12).

@@ -644,6 +644,27 @@ fn k39_a_shard_at_a_node_without_its_role_is_detected() {
 }
 
 #[test]
+fn k14_a_shard_that_waits_for_a_late_owner_is_detected() {
+    let options = Options {
+        node_mutations: vec![node::Mutation::IgnoreLateStarts],
+        claims_hang: true,
+        ..Options::default()
+    };
+    breaks(&options, ViolationKind::Unserved, &[], 50);
+}
+
+#[test]
+fn a_pinned_shard_at_another_node_is_detected() {
+    without(node::Mutation::IgnorePins, ViolationKind::NotPlaced, &[], 3);
+}
+
+#[test]
+fn e9_wishes_that_never_expire_are_detected() {
+    // What the program wanted at its end is not even.
+    without(node::Mutation::TrustOldPlacements, ViolationKind::Unanswered, &[], 1);
+}
+
+#[test]
 fn k33_a_shard_that_escalations_move_for_ever_is_detected() {
     let rule = node::Mutation::UnboundedEscalations;
     without(rule, ViolationKind::EscalatedTooOften, &[], 1);

@@ -1,7 +1,7 @@
 //! Thousands of runs of a whole cluster, each with faults. The oracle and the guard, which sees the whole cluster,
 //! check each run.
 //!
-//! `SEED=n` replays one run (`TRACE=1` prints its events). `SEEDS=n` changes the number of runs; with fewer than the
+//! `SEED=n` replays one run (`TRACE=1` prints its events; `CLAIMS_HANG=1`: one of the test about hosts that are late). `SEEDS=n` changes the number of runs; with fewer than the
 //! default, not every fault has to occur.
 
 mod common;
@@ -35,7 +35,8 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
     if let Some(seed) = number("SEED") {
         let trace = number("TRACE").is_some();
         let trace_shard = number("TRACE_SHARD").and_then(|shard| shard.try_into().ok());
-        let report = run(seed, Options { trace, trace_shard, ..Options::default() });
+        let claims_hang = number("CLAIMS_HANG").is_some();
+        let report = run(seed, Options { trace, trace_shard, claims_hang, ..Options::default() });
         if trace {
             for operation in &report.history {
                 println!("{}", serde_json::to_string(operation).expect("plain data"));
@@ -110,6 +111,19 @@ fn a_seed_repeats_the_same_cluster_run() {
         assert_eq!(one.tally, two.tally);
         assert_eq!(format!("{:?}", one.history), format!("{:?}", two.history));
     }
+}
+
+#[test]
+fn k14_a_host_whose_claims_hang_keeps_no_shard_unserved() {
+    let options = Options { claims_hang: true, ..Options::default() };
+    let mut moved = 0;
+    for seed in 1..=200 {
+        let report = run(seed, options.clone());
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
+        let late = "transition: shard moved for starting late";
+        moved += u64::from(report.tally.0.contains_key(late));
+    }
+    assert!(moved >= 150, "shards moved in only {moved} runs");
 }
 
 #[test]

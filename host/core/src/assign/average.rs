@@ -12,14 +12,20 @@
 //! So each move goes from the host with the most shards to the one with the fewest, while they differ by at least
 //! two. No plan has fewer moves. A host that gave a shard away never gets one, in this round or a later one, so
 //! no shard moves twice. A plan that is cut off at a limit and continued is as good as an uninterrupted one.
+//!
+//! With weights, a host's count is divided by its weight. A shard moves from the host with the highest quotient to the
+//! one whose quotient would be the lowest after the move, while that is lower than the first one. The highest quotient
+//! never rises, so the above holds here too.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::random::SplitMix64;
+use super::ratio::Ratio;
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
-/// S16, the default: all hosts within one shard of each other, with as few moves as possible.
+/// S16, the default: all hosts within one shard of each other, with as few moves as possible. Hosts with weights get
+/// shards in proportion to them.
 ///
 /// A joining host causes at most `ceil(shards / hosts)` moves, where `hosts` includes it. A leaving host causes
 /// only the moves of its own shards.
@@ -40,50 +46,60 @@ impl AllocationStrategy for Average {
     }
 }
 
-/// Gives every unassigned shard to the host that has the fewest at that point (K22, S16.5). Also returns each
-/// host's count afterwards.
+/// Gives every unassigned shard to the host that has the fewest at that point, in relation to its weight (K22, S16.5).
+/// Also returns each host's count afterwards.
 pub(super) fn allocate_to_emptiest(view: &AllocationView) -> (Vec<Move>, Vec<usize>) {
     let mut counts = view.counts();
+    let with_one_more =
+        |count: usize, host: usize| Reverse((view.ratio(host, count as u64 + 1), host));
     let mut fewest: BinaryHeap<_> =
-        view.latest().map(|host| Reverse((counts[host], host))).collect();
+        view.receivers().map(|host| with_one_more(counts[host], host)).collect();
     let mut moves = Vec::new();
     for shard in view.unassigned() {
         let Some(mut top) = fewest.peek_mut() else { break };
-        let Reverse((count, to)) = &mut *top;
-        *count += 1;
-        counts[*to] = *count;
-        moves.push(Move { shard, to: *to });
+        let Reverse((_, to)) = *top;
+        counts[to] += 1;
+        *top = with_one_more(counts[to], to);
+        moves.push(Move { shard, to });
     }
     (moves, counts)
 }
 
-/// Moves shards from the host with the most to the one with the fewest, while they differ by more than `gap`, which
-/// must be at least one.
+/// Moves shards from the host with the most to the one with the fewest, in relation to their weights, while the former
+/// has more than the latter would have with `gap` more shards. `gap` must be at least one. Without weights: while they
+/// differ by more than `gap`.
 pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move> {
     let mut moves = Vec::new();
     if view.hosts.is_empty() || !view.one_version() {
         return moves; // S16.2
     }
     // Unassigned shards come first (S16.3): the counts already include them.
-    let (_, counts) = allocate_to_emptiest(view);
+    let (_, mut counts) = allocate_to_emptiest(view);
     // S16.1: the average includes all shards, since a shard whose hand-off has no target yet will soon count
     // somewhere.
-    let average = view.shards.len() / view.hosts.len();
+    // A paused host neither gives nor gets shards, so its own do not count.
+    let receivers: Vec<_> = view.receivers().collect();
+    let elsewhere: usize =
+        counts.iter().sum::<usize>() - receivers.iter().map(|host| counts[*host]).sum::<usize>();
+    let all = (view.shards.len() - elsewhere) as u64;
+    let weights = receivers.iter().map(|host| view.weight(*host)).sum();
     let mut excess = vec![Vec::new(); view.hosts.len()];
     for (shard, owner) in view.movable() {
         excess[owner].push(shard);
     }
 
-    // Hosts above the average only give away shards, and the others only get them. While two hosts differ by more than
-    // one, the host with the most is above the average and the host with the fewest is not, so this misses no move.
+    // Only hosts above the average give shards away: the host with the most is above it, unless all have the same. Each
+    // step lowers the highest ratio of the two, and no host that gave a shard away gets one: see the module's header.
     let mut most = BinaryHeap::new();
     let mut fewest = BinaryHeap::new();
-    for (host, count) in counts.into_iter().enumerate() {
-        if count > average {
-            most.push((count, Reverse(host)));
-        } else {
-            fewest.push(Reverse((count, host)));
+    let ratio = |count: usize, host: usize| view.ratio(host, count as u64);
+    let average = Ratio::new(all, weights);
+    for host in receivers {
+        let count = counts[host];
+        if ratio(count, host) > average {
+            most.push((ratio(count, host), Reverse(host)));
         }
+        fewest.push(Reverse((ratio(count + gap, host), host)));
     }
 
     let mut random = SplitMix64(view.seed);
@@ -91,17 +107,19 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         && let Some((count, Reverse(from))) = most.pop()
         && let Some(mut top) = fewest.peek_mut()
     {
-        let Reverse((least, to)) = &mut *top;
+        let Reverse((least, to)) = *top;
         // S16.7. S16.6 is the same with a difference of zero. No other two hosts differ by more than these two.
-        if count.saturating_sub(*least) <= gap {
+        if count <= least {
             break;
         }
         // The host has no more shards that can be moved: skip it for now (A5).
         let Some(shard) = random.take(&mut excess[from]) else { continue };
         // S16.8: from now on the shard counts toward its new owner.
-        moves.push(Move { shard, to: *to });
-        *least += 1;
-        most.push((count - 1, Reverse(from)));
+        moves.push(Move { shard, to });
+        counts[to] += 1;
+        *top = Reverse((ratio(counts[to] + gap, to), to));
+        counts[from] -= 1;
+        most.push((ratio(counts[from], from), Reverse(from)));
     }
     moves
 }

@@ -34,6 +34,8 @@ pub enum InvalidMove {
     SameOwner,
     /// More moves than requested.
     LimitExceeded,
+    /// An operator has pinned the shard.
+    Pinned,
 }
 
 impl fmt::Display for InvalidMove {
@@ -46,6 +48,7 @@ impl fmt::Display for InvalidMove {
             Self::NotRequested => "of a shard outside the request",
             Self::SameOwner => "to the current owner",
             Self::LimitExceeded => "beyond the limit",
+            Self::Pinned => "of a pinned shard",
         })
     }
 }
@@ -95,6 +98,8 @@ fn validate_move(
         Some(InvalidMove::DuplicateShard)
     } else if place.hand_off_in_progress {
         Some(InvalidMove::HandOffInProgress)
+    } else if place.pinned {
+        Some(InvalidMove::Pinned)
     } else if owner.is_some() != matches!(request, MoveKind::Rebalance(_)) {
         Some(InvalidMove::NotRequested)
     } else {
@@ -110,11 +115,11 @@ mod tests {
 
     #[test]
     fn invalid_moves_are_counted_by_reason() {
-        let host = |name: &str| Host { node: name.into(), version: 1 };
+        let host = |name: &str| Host::new(name.into(), 1);
         // The owner of the third shard is no longer a host of the view, so the shard needs an owner.
         let owners = [Some(0), None, Some(2)];
         let shards =
-            owners.map(|owner| ShardPlacement { owner, hand_off_in_progress: false }).to_vec();
+            owners.map(|owner| ShardPlacement { owner, ..ShardPlacement::default() }).to_vec();
         let view = AllocationView { hosts: vec![host("a"), host("b")], shards, seed: 1 };
         let to = |shard, to| Move { shard: ShardId(shard), to };
         let proposed = vec![to(1, 1), to(9, 0), to(0, 0), to(2, 1), to(3, 0), to(4, 0), to(2, 2)];
@@ -127,7 +132,7 @@ mod tests {
         ];
         assert_eq!(wrong, BTreeMap::from(counts));
 
-        let shards = vec![ShardPlacement { owner: Some(0), hand_off_in_progress: false }; 4];
+        let shards = vec![ShardPlacement::owned_by(0); 4];
         let view = AllocationView { shards, ..view };
         let proposed = (1..=4).map(|shard| to(shard, 1)).collect();
         let (moves, wrong) = filter_valid_moves(&view, proposed, MoveKind::Rebalance(1));

@@ -1,13 +1,16 @@
 //! Tests of each strategy, rule by rule; `tests/histories.rs` tests the same rules with random histories.
 
+mod external;
 mod histories;
+mod load;
+mod weights;
 
 use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::{
-    AllocationStrategy, AllocationView, Average, BuiltinStrategy, Host, LeastShard, Move, Ranges,
-    Rendezvous, ShardPlacement,
+    AllocationStrategy, AllocationView, Average, BuiltinStrategy, External, Host, LeastShard,
+    MeasuredLoad, Move, Ranges, Rendezvous, ShardPlacement, StrategySettings,
 };
 use crate::ids::ShardId;
 
@@ -16,18 +19,16 @@ const ALL: usize = usize::MAX;
 /// Hosts of the same version with these numbers of shards, and `unassigned` more shards that need an owner.
 fn view(counts: &[usize], unassigned: usize) -> AllocationView {
     let hosts = (0..counts.len()).map(host).collect();
-    let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
-        std::iter::repeat_n(
-            ShardPlacement { owner: Some(owner), hand_off_in_progress: false },
-            *count,
-        )
-    });
+    let owned = counts
+        .iter()
+        .enumerate()
+        .flat_map(|(owner, count)| std::iter::repeat_n(ShardPlacement::owned_by(owner), *count));
     let shards = owned.chain(std::iter::repeat_n(ShardPlacement::default(), unassigned)).collect();
     AllocationView { hosts, shards, seed: 1 }
 }
 
 fn host(number: usize) -> Host {
-    Host { node: format!("node-{number:03}").as_str().into(), version: 1 }
+    Host::new(format!("node-{number:03}").as_str().into(), 1)
 }
 
 fn place_of(view: &AllocationView, shard: ShardId) -> ShardPlacement {
@@ -43,7 +44,7 @@ fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
         let place = &mut view.shards[shard.0 as usize - 1];
         assert!(!place.hand_off_in_progress, "{shard} is being moved");
         assert_ne!(place.owner, Some(*to), "{shard} to its current owner");
-        *place = ShardPlacement { owner: Some(*to), hand_off_in_progress: busy };
+        *place = ShardPlacement { owner: Some(*to), hand_off_in_progress: busy, ..*place };
     }
 }
 
@@ -253,7 +254,8 @@ fn k23_least_shard_respects_its_threshold_and_limit() {
 #[test]
 fn k40_least_shard_uses_its_configured_threshold_and_limit() {
     let few = LeastShard::new(NonZeroU32::MIN, NonZeroUsize::MIN);
-    let strategy = BuiltinStrategy::LeastShard.build_with(few);
+    let strategy = BuiltinStrategy::LeastShard
+        .build_with(&StrategySettings { least_shard: few, ..StrategySettings::default() });
     assert_eq!(strategy.rebalance(&view(&[20, 10], 0), ALL).len(), 1);
     let least = LeastShard::default();
     assert_eq!((least.threshold().get(), least.limit().get()), (10, 3));
@@ -312,7 +314,7 @@ fn strategies_have_names_and_an_unknown_name_lists_them() {
     let error = BuiltinStrategy::from_name("avarage").expect_err("not a strategy").to_string();
     assert_eq!(
         error,
-        "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
+        "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`, `load`, `external`"
     );
 }
 

@@ -206,6 +206,22 @@ pub enum Notice {
         /// How many there must be.
         min: usize,
     },
+    /// A shard was not served in time by its owner, and moves (K14).
+    ShardStartedLate {
+        /// The shard.
+        shard: ShardId,
+        /// The owner that did not serve it.
+        owner: Member,
+        /// Where it moves.
+        target: NodeId,
+    },
+    /// The outside program that places a pool has said nothing for too long: the pool is placed as by `average` (E9).
+    PlacementTimedOut {
+        /// The pool.
+        pool: String,
+        /// Milliseconds since it last said something.
+        silent: u64,
+    },
     /// The allocation strategy proposed invalid moves. They were not made.
     MovesRejected {
         /// The strategy's name.
@@ -277,6 +293,14 @@ impl fmt::Display for Notice {
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,
                 "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
+            ),
+            Self::ShardStartedLate { shard, owner, target } => write!(
+                f,
+                "shard {shard} moves from {owner} to {target}: it was not served within `hand-off.shard-start-timeout`"
+            ),
+            Self::PlacementTimedOut { pool, silent } => write!(
+                f,
+                "the program that places pool `{pool}` has said nothing for {silent} ms (`rebalance.external-timeout`): until it does, the pool is placed as by `average`"
             ),
             Self::AllocationWaits { pool, hosts, min } => write!(
                 f,

@@ -52,6 +52,15 @@ pub enum ControlMessage {
         /// The node that does not respond.
         node: NodeId,
     },
+    /// Node to manager: the load of each shard that it has served for long enough to measure it (A4).
+    Loads(Vec<(ShardId, u32)>),
+    /// Any node to the manager: an operator wants a shard moved, once.
+    MoveShard {
+        /// The shard.
+        shard: ShardId,
+        /// Its next owner.
+        to: NodeId,
+    },
 }
 
 /// Identifies a hand-off in every message about it. A message counts only if all parts match (R11).
@@ -71,7 +80,7 @@ pub struct HandOff {
 
 impl ControlMessage {
     /// How many kinds this release knows. It ignores messages of higher kinds.
-    pub const KIND_COUNT: u32 = 8;
+    pub const KIND_COUNT: u32 = 10;
 }
 
 /// Everything that a node holds.

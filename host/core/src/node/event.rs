@@ -1,5 +1,7 @@
 //! The events that a node's machine handles.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::control_message::ControlMessage;
@@ -97,6 +99,37 @@ pub enum Event {
     /// The cluster's pools, as their rows contain them now. Pools are only added behind those that are known; anything
     /// else changes nothing.
     PoolsChanged(Pools),
+    /// Which shards operators have pinned to which nodes, as their row contains them now. A revision of the row that is
+    /// not newer than the known one changes nothing.
+    PinsChanged {
+        /// The row's revision in the store.
+        revision: u64,
+        /// All pins.
+        pins: BTreeMap<ShardId, NodeId>,
+    },
+    /// Where an outside program wants the shards of a pool, as its row contains that now (E9). A revision of the row that
+    /// is not newer than the known one changes nothing; a newer one counts as said now, even if it says the same.
+    PlacementChanged {
+        /// The pool's name.
+        pool: String,
+        /// The row's revision in the store.
+        revision: u64,
+        /// All shards of the pool for which it names a node.
+        shards: BTreeMap<ShardId, NodeId>,
+    },
+    /// The load of each shard that this node has served for long enough to measure it: only proportions matter (A4).
+    LoadsMeasured(Vec<(ShardId, u32)>),
+    /// The state of these shards, from the first to the last, is being moved to another database (R26): their owners may
+    /// take as long as they need until they serve them. `None`: no state is being moved.
+    StateMoves(Option<(ShardId, ShardId)>),
+    /// An operator wants a shard moved to a node, once. A node that is not the manager forwards it. It has no effect if the
+    /// shard is being handed off, or the node cannot have it.
+    MoveShard {
+        /// The shard.
+        shard: ShardId,
+        /// The node.
+        to: NodeId,
+    },
     /// An operator wants a node's shards moved elsewhere, or revokes that (R12).
     Drain {
         /// The node to drain.

@@ -51,6 +51,8 @@ pub struct NodeIdentity {
     pub addresses: Vec<String>,
     /// What follows `host.` in its other roles: it hosts the pools that name one of them (K39).
     pub pool_roles: Vec<String>,
+    /// How much load it should have, in relation to other hosts; usually 1.
+    pub weight: u32,
     /// The cluster's pools.
     pub pools: Pools,
     /// Random: nonces and random choices are derived from it.
@@ -219,7 +221,7 @@ impl Machine {
         if slept && !self.context.has_mutation(Mutation::TrustStaleObservations) {
             self.observed.restart_lease_timers(now);
             self.holdings.restart_manager_silence_timers(&self.context);
-            self.manager.restart_host_silence_timers(&self.context);
+            self.manager.restart_timers(&self.context);
         }
         self.last_event_at = Some(now);
     }
@@ -285,6 +287,7 @@ impl Machine {
         let Self { context, observed, manager, .. } = self;
         manager.assign_unowned_shards(context, observed);
         manager.escalate(context, observed);
+        manager.move_late_shards(context, observed);
         manager.drain(context, observed);
         manager.relocate(context, observed);
         manager.rebalance(context, observed);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::assign::LeastShard;
+use crate::assign::StrategySettings;
 
 /// Bounds and intervals of a node. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +27,12 @@ pub struct Settings {
     pub max_drain_hand_offs: usize,
     /// Maximum number of hand-offs for balancing in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
-    /// The settings of the strategy `least-shard`, for pools that name it (K23). Default: its own.
-    pub least_shard: LeastShard,
+    /// The settings of strategies, for pools that name one (K23). Default: their own.
+    pub strategies: StrategySettings,
+    /// How long what an outside program wants counts after it was last said (E9). Default 60,000.
+    pub external_timeout: u64,
+    /// How long the owner of a shard may take until it serves it, before the shard goes elsewhere (K14). Default 10,000.
+    pub shard_start_timeout: u64,
     /// How many hosts there must be before shards are allocated for the first time (K27). Default 1.
     pub min_hosts: usize,
     /// How often a shard moves because a failure is escalated, within [`Settings::escalation_period`] (K33). Default 3.
@@ -91,7 +95,9 @@ impl Default for Settings {
             hand_off_timeout: 60_000,
             max_drain_hand_offs: 32,
             max_rebalance_hand_offs: 32,
-            least_shard: LeastShard::default(),
+            strategies: StrategySettings::default(),
+            external_timeout: 60_000,
+            shard_start_timeout: 10_000,
             min_hosts: 1,
             max_escalations: 3,
             escalation_period: 600_000,
@@ -142,6 +148,12 @@ pub enum Mutation {
     IgnoreUnrunnableTypes,
     /// Shards of a pool go to nodes without its role (K39).
     IgnorePoolRoles,
+    /// A shard that is not served in time stays where it is (K14).
+    IgnoreLateStarts,
+    /// Strategies move pinned shards like any other.
+    IgnorePins,
+    /// What an outside program wants counts for ever (E9).
+    TrustOldPlacements,
     /// A new manager decides before it has sealed every row (R10).
     SkipSeal,
     /// Answers to hand-offs count whatever their epoch or id (R11).

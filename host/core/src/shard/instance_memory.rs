@@ -3,11 +3,11 @@
 //! An instance reports its size when it has started and whenever its size has changed. Until then it counts as much as
 //! the instance of its type that reported last.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::slot_requests::SlotHolder;
-use crate::ids::ShardPath;
+use crate::ids::{ShardId, ShardPath};
 
 /// An instance: its holder, and whether it is the holder's second one.
 pub(super) type InstanceKey = (SlotHolder, bool);
@@ -38,6 +38,14 @@ impl InstanceMemory {
 
     pub(super) fn held(&self) -> u64 {
         self.held
+    }
+
+    pub(super) fn held_by_shard(&self) -> BTreeMap<ShardId, u64> {
+        let mut held = BTreeMap::new();
+        for (((shard, _), _), size) in &self.by_instance {
+            *held.entry(shard.shard).or_default() += size.bytes;
+        }
+        held
     }
 
     /// Whether the budget leaves nothing for another instance.

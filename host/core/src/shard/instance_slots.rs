@@ -4,13 +4,13 @@
 //! All shard machines of a thread share one limit. [`EvictionOrder`] chooses among the idle instances; the machine of
 //! the chosen one decides whether it can be evicted.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::eviction_order::EvictionOrder;
 use super::instance_memory::{InstanceKey, InstanceMemory};
 use super::settings::SlotPurpose;
 use super::slot_requests::{SlotHolder, SlotRequests};
-use crate::ids::ShardPath;
+use crate::ids::{ShardId, ShardPath};
 
 /// While messages wait for slots, one of this many slots goes to a timer.
 const SLOTS_PER_TIMER: u32 = 8;
@@ -71,6 +71,12 @@ impl InstanceSlots {
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.memory.held()
+    }
+
+    /// The bytes of the instances of each shard, as far as they have been reported.
+    #[must_use]
+    pub fn held_bytes_by_shard(&self) -> BTreeMap<ShardId, u64> {
+        self.memory.held_by_shard()
     }
 
     /// Records the size in bytes of a holder's instance with this generation. A late report about an instance that has

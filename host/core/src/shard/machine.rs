@@ -210,7 +210,7 @@ impl Machine {
         if self.claim.is_stopping()
             && self.residents.is_empty()
             && !self.gate.has_outstanding()
-            && !self.claim.is_pending()
+            && !self.claim.is_awaited()
         {
             self.claim.on_stopped(&mut self.context);
         }

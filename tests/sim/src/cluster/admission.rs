@@ -127,7 +127,7 @@ impl World {
     /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_gateways(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
-        if self.options.pauses || self.options.slow_store {
+        if self.options.has_one_fault() {
             return;
         }
         if self.options.tight || dice.chance(25) {

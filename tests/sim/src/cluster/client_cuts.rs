@@ -79,7 +79,7 @@ impl World {
     /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_client_cuts(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x11ec_0751);
-        let another_alone = self.options.pauses || self.options.slow_store;
+        let another_alone = self.options.has_one_fault();
         if another_alone || !self.options.client_cuts && !dice.chance(50) {
             return;
         }

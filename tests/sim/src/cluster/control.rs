@@ -182,6 +182,12 @@ impl World {
         if let Notice::AllocationWaits { .. } = &notice {
             self.tally.count("transition: first allocation waited for hosts");
         }
+        if let Notice::ShardStartedLate { .. } = &notice {
+            self.tally.count("transition: shard moved for starting late");
+        }
+        if let Notice::PlacementTimedOut { .. } = &notice {
+            self.tally.count("transition: placing program was silent for too long");
+        }
         self.print(|| format!("note {notice:?}"));
     }
 

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::Event;
 use ostraca_core::records::{Claim, ClaimOutcome};
-use ostraca_core::rows::{Row, RowKey};
+use ostraca_core::rows::{Member, Row, RowKey};
 
 use super::faults::Fault;
 use super::net::ConnKind;
@@ -42,7 +42,7 @@ impl World {
     /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_moves_of_data(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x6461_7461);
-        let another_alone = self.options.pauses || self.options.slow_store;
+        let another_alone = self.options.has_one_fault();
         let moves = !another_alone && dice.chance(20);
         if !moves && !self.options.moves_data {
             return;
@@ -160,8 +160,12 @@ impl World {
             return false;
         };
         let Some((_, owner)) = self.guard.highest.get(&shard) else { return false };
-        let site = |node: &NodeId| self.sites.iter().position(|site| site.node == *node);
-        let (Some(from), Some(to)) = (site(&owner.node), site(&row.holder.node)) else {
+        // Two sites may have a node of the same name, where its data directory was copied.
+        let site = |member: &Member| {
+            let mut alive = self.processes.iter().filter(|it| it.alive);
+            alive.find(|it| it.member.as_ref() == Some(member)).map(|it| it.site)
+        };
+        let (Some(from), Some(to)) = (site(owner), site(&row.holder)) else {
             return false;
         };
         self.is_cut(from, to, ConnKind::ControlMessages)

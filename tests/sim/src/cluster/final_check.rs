@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::ids::{Entity, NodeId, ShardId, TurnId};
 use ostraca_core::message::Message;
 use ostraca_core::node;
@@ -35,6 +34,12 @@ impl World {
             }
         }
         all
+    }
+
+    /// The owner of each shard that has one.
+    pub(super) fn owners(&self) -> BTreeMap<ShardId, NodeId> {
+        let rows = self.shard_rows().into_iter();
+        rows.filter_map(|(shard, row)| Some((shard, row.owner?.node))).collect()
     }
 
     /// The shards that no node serves at present.
@@ -93,7 +98,7 @@ impl World {
     }
 
     /// The hosts that should own shards of a pool, with the number of its shards that each of them owns.
-    fn counts(&self, pool: &Pool) -> BTreeMap<NodeId, usize> {
+    pub(super) fn counts(&self, pool: &Pool) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
             row.status == NodeStatus::Live
@@ -105,6 +110,7 @@ impl World {
         for (key, (row, _)) in self.rows.durable() {
             if let (RowKey::Node(node), Row::Node(row)) = (key, row)
                 && may(row)
+                && !self.is_hanging_node(node)
                 && self.processes.iter().any(|it| {
                     it.alive
                         && !it.has_unrunnable_type
@@ -170,6 +176,12 @@ impl World {
             if left.is_empty() && !misplaced.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::NotRelocated.because(format!(
                     "not relocated {bound} ms after the last fault or probation: {misplaced:?}"
+                )));
+            }
+            let unplaced = self.unplaced();
+            if left.is_empty() && !unplaced.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::NotPlaced.because(format!(
+                    "not where they are wanted {bound} ms after the last fault or probation: {unplaced:?}"
                 )));
             }
             let missing = self.missing_remembered();
@@ -256,10 +268,11 @@ impl World {
             return false;
         }
         let counts = self.all_counts();
-        let balanced = counts.iter().all(|counts| {
-            let (most, least) = (counts.values().max(), counts.values().min());
-            most.zip(least).is_none_or(|(most, least)| most - least <= 1)
-        });
+        let owners = self.owners();
+        let balanced =
+            self.pools.all.iter().zip(&counts).all(|(pool, counts)| {
+                self.is_placed(pool, &counts.keys().cloned().collect(), &owners)
+            });
         // A host whose control messages are lost keeps its shards, but gets no others.
         let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.iter().flat_map(BTreeMap::values).sum();
@@ -350,7 +363,7 @@ impl World {
     /// Checks that the same events give the same actions; otherwise recordings could not be replayed.
     fn replay(&mut self) {
         for it in &mut self.processes {
-            let strategy = BuiltinStrategy::Average.build();
+            let strategy = self.placements.build_strategy();
             let mut again = node::Machine::new(it.settings.clone(), it.identity.clone(), strategy);
             for (now, event, actions) in std::mem::take(&mut it.script) {
                 again.handle(now, event.clone());

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 impl World {
     /// How often nodes check the processes of others, if they do.
     pub(super) fn draw_health_check(options: &super::Options, seed: u64) -> Option<u64> {
-        if options.leases_alone || options.pauses || options.slow_store {
+        if options.leases_alone || options.has_one_fault() {
             return None;
         }
         let mut dice = Rng::new(seed ^ 0x6865_616c);

@@ -1,8 +1,8 @@
 //! How processes start and end: at the beginning, after a crash, as a copy of another, when joining or leaving.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ostraca_core::assign::{BuiltinStrategy, LeastShard};
+use ostraca_core::assign::StrategySettings;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{self, Event, NodeIdentity};
 use ostraca_core::route;
@@ -13,6 +13,7 @@ use super::databases;
 use super::escalations;
 use super::gateway::Gateway;
 use super::net::{ConnId, ConnKind};
+use super::placements;
 use super::process::{Pid, Process};
 use super::rows::Change;
 use super::{LEASE, RENEW, SimEvent, World};
@@ -24,6 +25,7 @@ pub(super) struct Site {
     pub(super) node: NodeId,
     pub(super) roles: Roles,
     pub(super) pool_roles: Vec<String>,
+    pub(super) weight: u32,
     pub(super) address: String,
     pub(super) version: u64,
     /// The process that is running there.
@@ -46,11 +48,13 @@ impl Site {
 impl World {
     pub(super) fn site(&mut self, roles: Roles) -> usize {
         let name = format!("n{}", self.sites.len() + 1);
+        let weight = self.placements.weight();
         let (host, pool_roles) = self.pools.roles(self.sites.len(), roles.host);
         self.sites.push(Site {
             node: NodeId::from(name.as_str()),
             roles: Roles { host, ..roles },
             pool_roles,
+            weight,
             address: name,
             version: 1,
             pid: None,
@@ -80,7 +84,9 @@ impl World {
             hand_off_timeout: self.hand_off_timeout,
             max_drain_hand_offs: 4,
             max_rebalance_hand_offs: 3,
-            least_shard: LeastShard::default(),
+            strategies: StrategySettings::default(),
+            external_timeout: placements::EXTERNAL_TIMEOUT,
+            shard_start_timeout: self.placements.shard_start_timeout,
             min_hosts: self.min_hosts,
             max_escalations: escalations::MAX,
             escalation_period: 1_000_000,
@@ -118,6 +124,7 @@ impl World {
             version: it.version,
             addresses: vec![it.address],
             pool_roles: it.pool_roles.clone(),
+            weight: it.weight,
             pools: self.pools.current.clone(),
             seed: self.rng.draw(),
         };
@@ -125,7 +132,7 @@ impl World {
         let machine = node::Machine::new(
             settings.clone(),
             identity.clone(),
-            BuiltinStrategy::Average.build(),
+            self.placements.build_strategy(),
         );
         let tight = self.rng.chance(25);
         self.small_gateways |= tight;
@@ -181,6 +188,7 @@ impl World {
             has_unrunnable_type: false,
             map: self.map.clone(),
             misplaced: Vec::new(),
+            measured: BTreeSet::new(),
         });
         self.sites[site].pid = Some(pid);
         self.reconnect(pid, ConnKind::Control);
@@ -202,6 +210,7 @@ impl World {
             return self.at(20, SimEvent::Begin { pid });
         }
         self.processes[pid].gateway.opened = true;
+        self.learn_placements(pid);
         self.handle_node_event(pid, Event::Tick);
     }
 

@@ -10,6 +10,7 @@ use ostraca_core::shard::OnFailure;
 use super::admission::{Bounds, SimType};
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::guard::Guard;
+use super::placements::PlacementPlan;
 use super::pools::PoolPlan;
 use super::rows::Rows;
 use super::{LEASE, Options, SimEvent, World};
@@ -37,7 +38,8 @@ impl World {
         let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
         let stores = (0..shards).map(store).collect();
         let health_check = Self::draw_health_check(&options, seed);
-        let (slow_store, clocks_stop) = (options.slow_store, options.clocks_stop);
+        let (has_one_fault, clocks_stop) = (options.has_one_fault(), options.clocks_stop);
+        let placements = PlacementPlan::draw(seed, shards, &options);
         let mut world = Self {
             trace: options.trace,
             options,
@@ -52,6 +54,7 @@ impl World {
             on_probation_at: 0,
             shards,
             pools: PoolPlan::draw(seed, shards),
+            placements,
             stores,
             rows: Rows::default(),
             revised: BTreeMap::new(),
@@ -102,7 +105,7 @@ impl World {
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             on_failure: match seed % 9 {
                 // Where moves are counted, nothing else moves shards.
-                4 if !slow_store => OnFailure::Escalate,
+                4 if !has_one_fault => OnFailure::Escalate,
                 _ => OnFailure::Restart,
             },
             escalations: BTreeMap::new(),
@@ -160,6 +163,7 @@ impl World {
         world.plan_moves_of_data(seed);
         world.plan_client_cuts(seed);
         world.plan_pools();
+        world.plan_placements(seed);
         world.plan_migrations();
         world
     }
@@ -206,7 +210,10 @@ impl World {
     }
 
     fn plan(&mut self) {
-        if !self.options.pauses && !self.options.slow_store {
+        if self.options.claims_hang {
+            return self.plan_hanging_claims();
+        }
+        if !self.options.has_one_fault() {
             self.plan_leases();
         }
         let many = self.rng.chance(15);
@@ -238,7 +245,7 @@ impl World {
     /// Plans changes to the lease. Uses a separate random generator, so that the seed's other choices do not change.
     fn plan_settings(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x5e77_1265);
-        let another_alone = self.options.pauses || self.options.slow_store;
+        let another_alone = self.options.has_one_fault();
         if another_alone || !self.options.settings && !dice.chance(12) {
             return;
         }
@@ -252,7 +259,7 @@ impl World {
 
     /// In a world whose types have schemas, they are deployed again more often.
     fn plan_migrations(&mut self) {
-        let another_alone = self.options.pauses || self.options.slow_store;
+        let another_alone = self.options.has_one_fault();
         if another_alone || !self.migrates {
             return;
         }

@@ -127,6 +127,8 @@ pub(super) struct Process {
     pub(super) has_unrunnable_type: bool,
     /// The map of shards to databases that it knows, and the shards that it last found to be elsewhere.
     pub(super) map: Arc<ShardMap>,
+    /// The shards that it served when loads were last measured.
+    pub(super) measured: BTreeSet<(ShardId, Epoch)>,
     pub(super) misplaced: Vec<(ShardId, Epoch)>,
 }
 

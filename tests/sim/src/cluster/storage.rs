@@ -107,7 +107,11 @@ impl World {
             self.asked.insert(tag, PendingStoreCall { pid, conn: usize::MAX, call, sent });
             return self.at(1, SimEvent::FromStore { pid, tag, reply });
         };
+        let hangs = self.is_hanging(pid, &call);
         self.asked.insert(tag, PendingStoreCall { pid, conn, call: call.clone(), sent });
+        if hangs {
+            return;
+        }
         self.frame(conn, 0, Frame::Call(tag, call));
     }
 

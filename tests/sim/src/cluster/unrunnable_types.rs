@@ -11,7 +11,7 @@ impl World {
     /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_unrunnable_types(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x0f17_2424);
-        let another_alone = self.options.pauses || self.options.slow_store;
+        let another_alone = self.options.has_one_fault();
         if another_alone || !dice.chance(10) {
             return;
         }

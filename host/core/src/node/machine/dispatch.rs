@@ -6,6 +6,7 @@ use super::Machine;
 use super::manager::campaign::on_manager_row_written;
 use super::membership::Effect;
 use super::requests::WritePurpose;
+use crate::ids::{NodeId, ShardId};
 use crate::node::{Action, ControlMessage, Event, Mutation, WriteError};
 use crate::pools::Pools;
 use crate::rows::{Member, NodeRow, Row, RowKey};
@@ -41,6 +42,13 @@ impl Machine {
             Event::CachedRows(rows) => observed.on_cached(context, rows),
             Event::UnrunnableTypes(types) => holdings.set_unrunnable_types(context, types),
             Event::MisplacedShards(shards) => holdings.set_misplaced(context, shards),
+            Event::PinsChanged { revision, pins } => manager.set_pins(context, revision, pins),
+            Event::PlacementChanged { pool, revision, shards } => {
+                manager.set_placement(context, pool, revision, shards);
+            }
+            Event::LoadsMeasured(loads) => self.send_to_manager(ControlMessage::Loads(loads)),
+            Event::StateMoves(range) => manager.set_moving_state(range),
+            Event::MoveShard { shard, to } => self.request_move(shard, to),
             Event::Drain { node, draining } => manager.request_drain(node, draining),
             Event::LeaseSettingsChanged(agreed) => membership.on_lease_settings(context, agreed),
             Event::PoolsChanged(pools) => self.on_pools_changed(pools),
@@ -112,6 +120,8 @@ impl Machine {
             ControlMessage::ShardStopped(hand_off) => manager.on_shard_stopped(context, hand_off),
             ControlMessage::Report(report) => manager.on_report(context, observed, from, *report),
             ControlMessage::Rebalance => self.request_rebalance(),
+            ControlMessage::Loads(loads) => manager.on_loads(from, loads),
+            ControlMessage::MoveShard { shard, to } => self.request_move(shard, to),
             ControlMessage::NodeUnreachable { node } => {
                 manager.on_unreachable(context, observed, node);
             }
@@ -126,6 +136,18 @@ impl Machine {
         let me = &self.context.identity.node;
         if self.observed.manager_row().is_some_and(|row| row.holder.node != *me) {
             self.send_to_manager(ControlMessage::Rebalance);
+        }
+    }
+
+    /// Moves a shard, or asks the manager to do so.
+    fn request_move(&mut self, shard: ShardId, to: NodeId) {
+        let Self { context, observed, manager, .. } = self;
+        if manager.move_shard(context, observed, shard, &to) {
+            return;
+        }
+        let me = &self.context.identity.node;
+        if self.observed.manager_row().is_some_and(|row| row.holder.node != *me) {
+            self.send_to_manager(ControlMessage::MoveShard { shard, to });
         }
     }
 

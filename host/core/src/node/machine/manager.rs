@@ -13,7 +13,10 @@ mod drains;
 mod escalations;
 mod first_allocation;
 mod hand_offs;
+mod late_starts;
+mod loads;
 mod owners;
+mod placements;
 mod plan;
 mod relocations;
 mod step_down;
@@ -42,6 +45,7 @@ use crate::rows::{
 use chunks::ManagedChunk;
 use hand_offs::HandOffWorker;
 use owners::OwnerIndex;
+use placements::Placements;
 use term::Term;
 
 #[derive(Clone, Debug)]
@@ -55,6 +59,9 @@ pub(super) struct Manager {
     write_retry_at: u64,
     /// Drains that operators requested on this node, and whether each starts or ends.
     drains: BTreeMap<NodeId, bool>,
+    placements: Placements,
+    /// Shards whose state is being moved to another database, from the first to the last.
+    moving_state: Option<(ShardId, ShardId)>,
 }
 
 impl Manager {
@@ -65,6 +72,8 @@ impl Manager {
             decision_needed: false,
             write_retry_at: 0,
             drains: BTreeMap::new(),
+            placements: Placements::default(),
+            moving_state: None,
         }
     }
 
@@ -194,6 +203,11 @@ impl Manager {
         }
     }
 
+    /// The range of shards whose state is being moved to another database (R26).
+    pub(super) fn set_moving_state(&mut self, range: Option<(ShardId, ShardId)>) {
+        self.moving_state = range;
+    }
+
     /// Requests a rebalance at the next decision. Returns whether this node is the manager.
     pub(super) fn request_rebalance(&mut self, context: &Context) -> bool {
         let Some(term) = &mut self.term else { return false };
@@ -209,12 +223,16 @@ impl Manager {
 
     // Hosts that do not report.
 
-    /// Treats every host as having just reported.
-    pub(super) fn restart_host_silence_timers(&mut self, context: &Context) {
+    /// Treats every host as having just reported, every shard as having just been given to its owner, and every outside
+    /// program as having just said what it wants.
+    pub(super) fn restart_timers(&mut self, context: &Context) {
+        self.placements.restart(context);
+        let Some(term) = &mut self.term else { return };
         let until = context.mono() + context.settings.manager_silence_timeout;
-        for at in self.term.iter_mut().flat_map(|term| term.responsive_until.values_mut()) {
+        for at in term.responsive_until.values_mut() {
             *at = until;
         }
+        term.late_starts.restart(context);
     }
 
     /// A host that has not reported for a long time although it renews its lease gets no shard that others can own:

@@ -169,7 +169,10 @@ impl Machine {
             ControlMessage::Report(report) => {
                 !self.manager.has_report_of(&from.node) && self.is_report_irrelevant(from, report)
             }
-            ControlMessage::Rebalance | ControlMessage::NodeUnreachable { .. } => false,
+            ControlMessage::Rebalance
+            | ControlMessage::NodeUnreachable { .. }
+            | ControlMessage::Loads(_)
+            | ControlMessage::MoveShard { .. } => false,
         }
     }
 }

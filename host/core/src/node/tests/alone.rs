@@ -39,6 +39,7 @@ impl Alone {
             version: 1,
             addresses: vec!["me:1".into()],
             pool_roles: Vec::new(),
+            weight: 1,
             pools: Pools::one(shards),
             seed: 7,
         };

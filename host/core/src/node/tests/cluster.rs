@@ -64,6 +64,10 @@ pub(super) struct Cluster {
     pub(super) pools: Pools,
     /// The roles beyond its usual ones that a node of this name has when it starts.
     pub(super) pool_roles: BTreeMap<String, Vec<String>>,
+    /// The weights of nodes that have an unusual one when they start.
+    pub(super) weights: BTreeMap<String, u32>,
+    /// Nodes whose claims take a long time from their start.
+    pub(super) slow_claims: BTreeSet<String>,
     pub(super) strategy: fn() -> Box<dyn AllocationStrategy>,
     inbox: VecDeque<(NodeId, Event)>,
 }
@@ -87,6 +91,8 @@ impl Cluster {
             settings: Settings::default(),
             pools: Pools::one(SHARDS),
             pool_roles: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            slow_claims: BTreeSet::new(),
             strategy: || BuiltinStrategy::Average.build(),
             inbox: VecDeque::new(),
         }
@@ -125,6 +131,7 @@ impl Cluster {
             version,
             addresses: vec![format!("{name}:1")],
             pool_roles: self.pool_roles.get(name).cloned().unwrap_or_default(),
+            weight: self.weights.get(name).copied().unwrap_or(1),
             pools: self.pools.clone(),
             seed: self.now + name.len() as u64 + u64::from(name.as_bytes()[0]),
         };
@@ -137,7 +144,7 @@ impl Cluster {
             unanswered: false,
             stuck: false,
             stops: Vec::new(),
-            claims_slowly: false,
+            claims_slowly: self.slow_claims.contains(name),
             claims: Vec::new(),
             suspended: false,
             left: false,
@@ -196,7 +203,12 @@ impl Cluster {
     pub(super) fn grant_claims(&mut self, name: &str) {
         let node = self.node(name);
         node.claims_slowly = false;
-        for (shard, epoch, member) in std::mem::take(&mut node.claims) {
+        let held: BTreeSet<_> =
+            node.machine.held_shards().map(|(shard, at, _)| (shard, at)).collect();
+        let mut claims = std::mem::take(&mut node.claims);
+        // Others were handed off before their claims were granted.
+        claims.retain(|(shard, epoch, _)| held.contains(&(*shard, *epoch)));
+        for (shard, epoch, member) in claims {
             self.claims.insert(shard, (epoch, member.clone()));
             self.node(name).owns.insert(shard, (epoch, member));
             self.handle(name, Event::ShardServing { shard, epoch });

@@ -212,6 +212,7 @@ fn r13_cached_rows_give_routes_but_no_ownership() {
         version: 1,
         addresses: Vec::new(),
         pool_roles: Vec::new(),
+        weight: 1,
         pools: Pools::one(SHARDS),
         seed: 7,
     };

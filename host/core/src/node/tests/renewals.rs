@@ -31,6 +31,7 @@ impl Host {
             version: 1,
             addresses: Vec::new(),
             pool_roles: Vec::new(),
+            weight: 1,
             pools: Pools::one(SHARDS),
             seed: 3,
         };

@@ -31,6 +31,7 @@ impl Reader {
             version: 1,
             addresses: vec!["me:1".into()],
             pool_roles: Vec::new(),
+            weight: 1,
             pools: Pools::one(2),
             seed: 1,
         };

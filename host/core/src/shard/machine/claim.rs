@@ -20,6 +20,8 @@ pub(super) struct ShardClaim {
     claim: Arc<Claim>,
     /// Whether a claim was sent and has not been answered.
     pending: bool,
+    /// Whether any claim of this machine was granted.
+    was_granted: bool,
     /// When to claim again after a failed claim.
     retry_at: Option<u64>,
     /// The pause after the next failure.
@@ -48,6 +50,7 @@ impl ShardClaim {
             phase: Phase::Claiming,
             claim,
             pending: true,
+            was_granted: false,
             retry_at: None,
             backoff: context.settings.claim_backoff,
             stop_at: None,
@@ -76,9 +79,10 @@ impl ShardClaim {
         &self.claim
     }
 
-    /// Whether a claim is pending.
-    pub(super) fn is_pending(&self) -> bool {
-        self.pending
+    /// Whether a stopping machine must wait for the answer to a claim. A machine that was never granted one has written
+    /// nothing, and never will: it need not wait for a store that may not answer (K14).
+    pub(super) fn is_awaited(&self) -> bool {
+        self.pending && self.was_granted
     }
 
     /// Whether commits can use the claim now. If not, they wait until it is granted.
@@ -110,6 +114,7 @@ impl ShardClaim {
 
     pub(super) fn on_granted(&mut self, context: &Context) {
         self.backoff = context.settings.claim_backoff;
+        self.was_granted = true;
         if self.phase == Phase::Claiming {
             self.phase = Phase::Serving;
         }
@@ -185,6 +190,8 @@ impl ShardClaim {
 
     pub(super) fn on_stopped(&mut self, context: &mut Context) {
         self.phase = Phase::Stopped;
+        // An answer that comes later changes nothing.
+        self.pending = false;
         context.push(Action::Stopped);
     }
 

@@ -100,13 +100,13 @@ impl Harness {
 }
 
 #[test]
-fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
+fn a12_a_claiming_shard_ignores_the_outcome_after_its_stop() {
     for at in 0..3 {
         let mut harness = Harness::new(Settings::default());
         let waiting = harness.send(1, 0, MessageKind::Command);
         harness.stop();
         assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-        assert_eq!(harness.stopped, 0, "its claim is pending");
+        assert_eq!(harness.stopped, 1, "it has written nothing, and never will");
         let standing = standing(&harness, 2);
         harness.claimed(match at {
             0 => ClaimOutcome::Granted,
@@ -387,6 +387,19 @@ fn a_dropped_machine_answers_all_messages_at_once() {
     );
     assert_eq!((harness.machine.phase(), harness.stopped, harness.lost), (Phase::Lost, 0, 0));
     assert_eq!((harness.machine.stats(), harness.machine.next_wake()), ((0, 0), None));
+}
+
+#[test]
+fn k14_a_stop_does_not_wait_for_the_first_claim() {
+    let mut harness = Harness::new(Settings::default());
+    let waiting = harness.send(1, 0, MessageKind::Command);
+    harness.stop();
+    assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
+    harness.ended();
+    harness.claimed(ClaimOutcome::Granted);
+    assert_eq!((harness.claims.len(), harness.commits.len(), harness.rooms), (1, 0, 0));
+    assert_eq!((harness.machine.phase(), harness.machine.next_wake()), (Phase::Stopped, None));
+    harness.ended();
 }
 
 #[test]

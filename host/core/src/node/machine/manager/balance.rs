@@ -26,15 +26,14 @@ impl Manager {
         let rows: BTreeMap<_, _> = observed.assignments().collect();
         let mut all = Vec::new();
         for pool in context.identity.pools.iter() {
-            let plan = plan::from_rows(observed, pool, &rows, context.identity.seed);
-            let strategy = self.strategy(context, pool);
-            let moves = strategy.rebalance(&plan.view, pool.shards as usize);
-            let (moves, _) =
-                assign::filter_valid_moves(&plan.view, moves, MoveKind::Rebalance(usize::MAX));
+            let plan = plan::from_rows(
+                &self.inputs(context, observed, pool, context.identity.seed),
+                &rows,
+            );
+            let (moves, _) = self.proposed_moves(context, &plan, pool.shards as usize);
             all.extend(moves.into_iter().filter_map(|step| {
-                let shard = pool.to_global(step.shard);
-                let from = rows.get(&shard)?.owner.clone()?.node;
-                Some((shard, from, plan.members.get(step.to)?.node.clone()))
+                let from = rows.get(&step.shard)?.owner.clone()?.node;
+                Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
             }));
         }
         all
@@ -43,37 +42,85 @@ impl Manager {
     /// The strategy of a pool.
     fn strategy(&self, context: &Context, pool: &Pool) -> Arc<dyn AllocationStrategy> {
         match pool.strategy {
-            Some(named) => named.build_with(context.settings.least_shard).into(),
+            Some(named) => named.build_with(&context.settings.strategies).into(),
             None => Arc::clone(&self.strategy),
         }
     }
 
-    /// The host that the strategy chooses for each of a plan's shards without an owner.
+    fn inputs<'a>(
+        &'a self,
+        context: &'a Context,
+        observed: &'a ObservedCluster,
+        pool: &'a Pool,
+        seed: u64,
+    ) -> plan::PlanInputs<'a> {
+        let (loads, late) = self.term.as_ref().map(|term| (&term.loads, &term.late_starts)).unzip();
+        let placements = &self.placements;
+        plan::PlanInputs { context, observed, pool, placements, loads, late, seed }
+    }
+
+    /// The moves that balance the hosts of a plan's pool, with the shards' numbers in the cluster: pinned shards first,
+    /// then what the strategy proposes. Also its invalid moves. Hosts that were late get no shards (K14).
+    fn proposed_moves(
+        &self,
+        context: &Context,
+        plan: &plan::AllocationPlan,
+        room: usize,
+    ) -> (Vec<Move>, BTreeMap<assign::InvalidMove, usize>) {
+        // A host that was late gets one shard on trial, or none.
+        let late = self.term.as_ref().map(|term| term.late_starts.hosts()).unwrap_or_default();
+        let mut tried = BTreeSet::new();
+        let mut may_get = |to: usize| {
+            let is_late = plan.members.get(to).is_some_and(|member| late.contains(member));
+            !is_late || (!plan.view.hosts[to].paused && tried.insert(to))
+        };
+        let owner = |shard: ShardId| {
+            let place = plan.view.shards.get(plan.pool.to_local(shard).0 as usize - 1)?;
+            place.owner.filter(|_| !place.hand_off_in_progress)
+        };
+        let misplaced = plan.pins.iter().filter(|(shard, to)| {
+            owner(**shard).is_some_and(|owner| owner != **to) && may_get(**to)
+        });
+        let pinned = misplaced.map(|(shard, to)| Move { shard: *shard, to: *to });
+        let mut moves: Vec<_> = pinned.take(room).collect();
+        let room = room - moves.len();
+        let proposed = self.strategy(context, &plan.pool).rebalance(&plan.view, room);
+        let (valid, invalid) =
+            assign::filter_valid_moves(&plan.view, proposed, MoveKind::Rebalance(room));
+        let valid = valid.into_iter().filter(|step| may_get(step.to));
+        moves.extend(valid.map(|step| Move { shard: plan.pool.to_global(step.shard), ..step }));
+        (moves, invalid)
+    }
+
+    /// The host for each of a plan's shards without an owner: the one to which it is pinned, or else the one that the
+    /// strategy chooses. A host that was late is replaced by the one with the fewest shards that was not (K14).
     pub(super) fn allocate(
         &mut self,
         context: &mut Context,
         plan: &plan::AllocationPlan,
     ) -> BTreeMap<ShardId, usize> {
         let moves = self.strategy(context, &plan.pool).allocate(&plan.view);
-        let moves = self.validate_moves(context, plan, moves, MoveKind::Allocate);
-        moves.into_iter().map(|step| (step.shard, step.to)).collect()
+        let (moves, invalid) = assign::filter_valid_moves(&plan.view, moves, MoveKind::Allocate);
+        self.report_invalid_moves(context, plan, invalid);
+        let moves = moves.into_iter().map(|step| (plan.pool.to_global(step.shard), step.to));
+        let mut chosen: BTreeMap<_, _> = moves.chain(plan.pins.clone()).collect();
+        let term = self.term.as_ref();
+        let late = term.map_or_else(BTreeSet::new, |term| term.late_starts.hosts());
+        if !late.is_empty() {
+            plan.avoid(&late, &mut chosen);
+        }
+        chosen
     }
 
-    /// Returns the strategy's valid moves, with the shards' numbers in the cluster. Each kind of invalid move is reported
-    /// once per term.
-    fn validate_moves(
+    /// Reports each kind of invalid move once per term.
+    fn report_invalid_moves(
         &mut self,
         context: &mut Context,
         plan: &plan::AllocationPlan,
-        proposed: Vec<Move>,
-        kind: MoveKind,
-    ) -> Vec<Move> {
-        let (mut valid, invalid) = assign::filter_valid_moves(&plan.view, proposed, kind);
-        for step in &mut valid {
-            step.shard = plan.pool.to_global(step.shard);
-        }
+        invalid: BTreeMap<assign::InvalidMove, usize>,
+    ) {
         let strategy = self.strategy(context, &plan.pool);
-        let Some(term) = &mut self.term else { return valid };
+        let Some(term) = &mut self.term else { return };
         for (reason, moves) in invalid {
             if term.notified_rejected_moves.insert(reason) {
                 let strategy = strategy.name().to_owned();
@@ -81,7 +128,6 @@ impl Manager {
                 context.push(Action::Notify(notice));
             }
         }
-        valid
     }
 
     /// A plan of a pool in which these shards have no owner; other shards that are being handed off count toward their
@@ -107,7 +153,10 @@ impl Manager {
         let owners = owners.get(pool.first.0 as usize - 1..pool.last().0 as usize)?;
         let moving = term.hand_offs.range(pool.first..=pool.last());
         let moving = moving.map(|(shard, it)| (*shard, it.target.as_ref()));
-        Some(plan::of(observed, pool, &hosts, owners, moving, without, seed))
+        let (placements, loads) = (&self.placements, Some(&term.loads));
+        let late = Some(&term.late_starts);
+        let inputs = plan::PlanInputs { context, observed, pool, placements, loads, late, seed };
+        Some(plan::of(&inputs, &hosts, owners, moving, without))
     }
 
     /// Hands off the shards of draining nodes, a limited number of them concurrently (R12, K35).
@@ -166,6 +215,7 @@ impl Manager {
         let is_disturbed =
             observed.all_live().any(|(node, _)| observed.lease_unchanged_for(node, now, lease))
                 || hosts.iter().all(|member| observed.is_unresponsive(&member.node));
+        self.check_placements(context);
         let Some(term) = &mut self.term else { return };
         if term.last_eligible_hosts != hosts {
             term.last_eligible_hosts = hosts;
@@ -210,15 +260,17 @@ impl Manager {
         }
         let seed = context.draw();
         let Some(plan) = self.plan(context, observed, pool, &[], seed) else { return 0 };
-        let moves = self.strategy(context, pool).rebalance(&plan.view, room);
-        let moves = self.validate_moves(context, &plan, moves, MoveKind::Rebalance(room));
+        let (moves, invalid) = self.proposed_moves(context, &plan, room);
+        self.report_invalid_moves(context, &plan, invalid);
         let count = moves.len();
         for step in moves {
-            let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
+            let (Some(member), Some(term)) = (plan.members.get(step.to), &mut self.term) else {
                 continue;
             };
-            let stable = self.term.as_ref().and_then(|term| term.stable_assignment(step.shard));
+            let stable = term.stable_assignment(step.shard);
             let Some(row) = stable.map(|(row, _)| row.clone()) else { continue };
+            term.late_starts.on_move(member, step.shard);
+            let target = member.node.clone();
             let reason = HandOffReason::Rebalance;
             self.begin_hand_off(context, observed, step.shard, &row, target, reason);
         }

@@ -26,6 +26,8 @@ pub(super) enum HandOffReason {
     Rebalance,
     Escalation,
     Relocation,
+    LateStart,
+    Operator,
 }
 
 #[derive(Clone, Debug, Hash)]

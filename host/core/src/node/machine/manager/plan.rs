@@ -1,7 +1,12 @@
 //! A pool as a strategy sees it.
 
+use super::late_starts::LateStarts;
+use super::loads::Loads;
 use super::owners::by_member;
-use super::{Assignment, BTreeMap, Member, NodeId, ObservedCluster, ShardId, assign};
+use super::placements::Placements;
+use super::{
+    Assignment, BTreeMap, BTreeSet, Context, Member, NodeId, ObservedCluster, ShardId, assign,
+};
 use crate::pools::Pool;
 
 /// A strategy's view of a pool, and the incarnations behind its hosts. The view numbers the pool's shards from 1 on.
@@ -9,6 +14,8 @@ pub(super) struct AllocationPlan {
     pub(super) pool: Pool,
     pub(super) members: Vec<Member>,
     pub(super) view: assign::AllocationView,
+    /// Where each pinned shard must be, if that host is in the view. Shards have their numbers in the cluster.
+    pub(super) pins: BTreeMap<ShardId, usize>,
 }
 
 impl AllocationPlan {
@@ -16,10 +23,40 @@ impl AllocationPlan {
         self.members.iter().position(|member| member.node == *node)
     }
 
+    /// Gives shards that would go to one of these hosts to others, each to the one with the fewest shards then, if there
+    /// are others.
+    pub(super) fn avoid(&self, hosts: &BTreeSet<Member>, moves: &mut BTreeMap<ShardId, usize>) {
+        let mut counts = vec![0; self.members.len()];
+        let owners = self.view.shards.iter().filter_map(|place| place.owner);
+        for host in owners.chain(moves.values().copied()) {
+            counts[host] += 1;
+        }
+        let is_avoided = |host: usize| hosts.contains(&self.members[host]);
+        for to in moves.values_mut().filter(|to| is_avoided(**to)) {
+            let others = (0..counts.len()).filter(|host| !is_avoided(*host));
+            let Some(other) = others.min_by_key(|host| counts[*host]) else { return };
+            counts[other] += 1;
+            *to = other;
+        }
+    }
+
     fn placement_mut(&mut self, shard: ShardId) -> Option<&mut assign::ShardPlacement> {
         let local = self.pool.contains(shard).then(|| self.pool.to_local(shard))?;
         self.view.shards.get_mut((local.0 as usize).checked_sub(1)?)
     }
+}
+
+/// Where a pool's shards are, and what else the manager knows about them.
+pub(super) struct PlanInputs<'a> {
+    pub(super) context: &'a Context,
+    pub(super) observed: &'a ObservedCluster,
+    pub(super) pool: &'a Pool,
+    pub(super) placements: &'a Placements,
+    /// The loads of shards, if this node is the manager.
+    pub(super) loads: Option<&'a Loads>,
+    /// The hosts that were late, if this node is the manager.
+    pub(super) late: Option<&'a LateStarts>,
+    pub(super) seed: u64,
 }
 
 /// The live hosts of any pool.
@@ -30,11 +67,10 @@ pub(super) fn hosts(observed: &ObservedCluster) -> Vec<Member> {
 
 /// The plan of a pool for rows as a node sees them.
 pub(super) fn from_rows(
-    observed: &ObservedCluster,
-    pool: &Pool,
+    inputs: &PlanInputs<'_>,
     rows: &BTreeMap<ShardId, &Assignment>,
-    seed: u64,
 ) -> AllocationPlan {
+    let PlanInputs { observed, pool, .. } = *inputs;
     let hosts = hosts(observed);
     let indices = by_member(&hosts);
     let rows = || rows.range(pool.first..=pool.last());
@@ -47,24 +83,28 @@ pub(super) fn from_rows(
     }
     let moving =
         rows().filter_map(|(shard, row)| Some((*shard, row.hand_off.as_ref()?.target.as_ref())));
-    of(observed, pool, &hosts, &owners, moving, &[], seed)
+    of(inputs, &hosts, &owners, moving, &[])
 }
 
 /// Creates the plan of a pool from each of its shards' owner, as an index into the live hosts. A shard that is being
 /// handed off counts toward its target; the shards in `without` have no owner.
 pub(super) fn of<'a>(
-    observed: &ObservedCluster,
-    pool: &Pool,
+    inputs: &PlanInputs<'_>,
     hosts: &[Member],
     owners: &[Option<usize>],
     moving: impl IntoIterator<Item = (ShardId, Option<&'a NodeId>)>,
     without: &[ShardId],
-    seed: u64,
 ) -> AllocationPlan {
+    let PlanInputs { context, observed, pool, placements, loads, late, seed } = *inputs;
     let (members, view_hosts): (Vec<_>, _) = observed
         .eligible_hosts(pool)
         .map(|(member, row)| {
-            let host = assign::Host { node: member.node.clone(), version: row.version };
+            let node = member.node.clone();
+            let host = assign::Host {
+                weight: row.weight(),
+                paused: late.is_some_and(|late| late.is_paused(&member, context.mono())),
+                ..assign::Host::new(node, row.version)
+            };
             (member, host)
         })
         .unzip();
@@ -72,25 +112,37 @@ pub(super) fn of<'a>(
     let in_plan: Vec<_> = hosts.iter().map(|host| by_member.get(host).copied()).collect();
     let by_node: BTreeMap<_, _> =
         members.iter().enumerate().map(|(at, member)| (member.node.clone(), at)).collect();
-    let shards = owners
-        .iter()
-        .map(|owner| assign::ShardPlacement {
-            owner: owner.and_then(|owner| in_plan.get(owner).copied().flatten()),
-            hand_off_in_progress: false,
-        })
-        .collect();
-    let view = assign::AllocationView { hosts: view_hosts, shards, seed };
-    let mut plan = AllocationPlan { pool: pool.clone(), members, view };
+    let numbers = (pool.first.0..).map(ShardId);
+    let shards = owners.iter().zip(numbers).map(|(owner, shard)| assign::ShardPlacement {
+        owner: owner.and_then(|owner| in_plan.get(owner).copied().flatten()),
+        load: loads.map_or(0, |loads| loads.of(shard)),
+        ..assign::ShardPlacement::default()
+    });
+    let view = assign::AllocationView { hosts: view_hosts, shards: shards.collect(), seed };
+    let mut plan = AllocationPlan { pool: pool.clone(), members, view, pins: BTreeMap::new() };
     for (shard, to) in moving {
         if let Some(place) = plan.placement_mut(shard) {
             let to = to.and_then(|to| by_node.get(to)).copied();
-            *place =
-                assign::ShardPlacement { owner: to.or(place.owner), hand_off_in_progress: true };
+            place.owner = to.or(place.owner);
+            place.hand_off_in_progress = true;
         }
     }
     for shard in without {
         if let Some(place) = plan.placement_mut(*shard) {
-            *place = assign::ShardPlacement::default();
+            place.owner = None;
+            place.hand_off_in_progress = false;
+        }
+    }
+    for (shard, node) in placements.pins_of(context, pool) {
+        if let (Some(at), Some(place)) = (by_node.get(node), plan.placement_mut(shard)) {
+            place.pinned = true;
+            plan.pins.insert(shard, *at);
+        }
+    }
+    for (shard, node) in placements.wishes_of(pool) {
+        let wanted = by_node.get(node).copied();
+        if let Some(place) = plan.placement_mut(shard) {
+            place.wanted = wanted;
         }
     }
     plan

@@ -32,6 +32,11 @@ enum Progress {
 }
 
 impl Relocations {
+    /// Whether the manager relocates this shard.
+    pub(super) fn concern(&self, shard: ShardId) -> bool {
+        matches!(self.0.get(&shard), Some(Progress::Relocating))
+    }
+
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         for progress in self.0.values_mut() {
@@ -43,6 +48,14 @@ impl Relocations {
 }
 
 impl Term {
+    /// Whether a shard's owner serves it, according to the owner's report.
+    pub(super) fn is_served_by_owner(&self, shard: ShardId) -> bool {
+        self.stable_assignment(shard).is_some_and(|(row, _)| {
+            let owner = row.owner.as_ref();
+            owner.is_some_and(|owner| self.is_served(shard, row.epoch, owner))
+        })
+    }
+
     /// Whether a shard is being handed off or is not served yet, as far as reports show. Other shards do not wait for
     /// an owner that does not report.
     fn is_relocating(&self, observed: &ObservedCluster, shard: ShardId) -> bool {

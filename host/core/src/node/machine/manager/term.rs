@@ -1,6 +1,8 @@
 //! The state that the manager keeps for one term.
 
 use super::escalations::Escalations;
+use super::late_starts::LateStarts;
+use super::loads::Loads;
 use super::relocations::Relocations;
 use super::{
     BTreeMap, BTreeSet, Epoch, HandOffWorker, ManagedChunk, Member, NodeId, NodeReport, OwnerIndex,
@@ -44,6 +46,10 @@ pub(super) struct Term {
     pub(super) escalations: Escalations,
     /// Shards that this manager relocates, or has tried to.
     pub(super) relocations: Relocations,
+    /// Shards that are not served yet, and hosts that were late.
+    pub(super) late_starts: LateStarts,
+    /// The load of each shard, as its owner last measured it.
+    pub(super) loads: Loads,
     /// How many hosts there were when the first allocation of a pool was last reported to wait for more, by the pool's
     /// first shard (K27).
     pub(super) waits_with_hosts: BTreeMap<ShardId, usize>,
@@ -73,6 +79,8 @@ impl Term {
             unreachable: BTreeMap::new(),
             escalations: Escalations::default(),
             relocations: Relocations::default(),
+            late_starts: LateStarts::default(),
+            loads: Loads::default(),
             waits_with_hosts: BTreeMap::new(),
             notified_rejected_moves: BTreeSet::new(),
         }

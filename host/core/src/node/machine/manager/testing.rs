@@ -18,6 +18,7 @@ impl Term {
         }
         self.escalations.canonicalize(to);
         self.relocations.canonicalize(to);
+        self.late_starts.canonicalize(to);
         for worker in self.hand_offs.values_mut() {
             worker.canonicalize(to);
         }

@@ -51,6 +51,7 @@ impl Membership {
         };
         // A row of one incarnation has space for any number of roles that a configuration may name.
         let row = row.clone().with_pool_roles(&context.identity.pool_roles).unwrap_or(row);
+        let row = row.clone().with_weight(context.identity.weight).unwrap_or(row);
         let row = match &context.process {
             Some(process) => row.with_process(process),
             None => row,

@@ -179,6 +179,7 @@ mod tests {
             version: 1,
             addresses: Vec::new(),
             pool_roles: Vec::new(),
+            weight: 1,
             pools: crate::pools::Pools::one(4),
             seed: 1,
         };
