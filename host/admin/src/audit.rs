@@ -1,7 +1,7 @@
 //! Records what operators ask for, and shows it.
 
 use ostraca_catalog::audit::{self, Change, Log};
-use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem, VariableKind};
+use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem, ShardAtNode, VariableKind};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
 use super::AdminService;
@@ -128,6 +128,22 @@ fn change(request: &AdminOperation) -> Option<Change> {
             .create
             .as_ref()
             .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
+        // A placement is recorded when it is new.
+        Op::Placement(request) => {
+            let list = |all: &[ShardAtNode]| {
+                let shown = all.iter().take(8).map(|it| match it.node.as_str() {
+                    "" => format!("{} unpinned", it.shard),
+                    node => format!("{} to {node}", it.shard),
+                });
+                let more = if all.len() > 8 { ", and more" } else { "" };
+                format!("{}{more}", shown.collect::<Vec<_>>().join(", "))
+            };
+            match (&request.pins[..], &request.moves[..]) {
+                ([], []) => None,
+                (pins, []) => change("shards pin", "", list(pins)),
+                (_, moves) => change("shards move", "", list(moves)),
+            }
+        }
         Op::Policy(request) => request.text.as_ref().and_then(|text| {
             let digest = blake3::hash(text.as_bytes()).to_hex();
             let forced = if request.force { ", forced" } else { "" };

@@ -6,7 +6,7 @@ use ostraca_catalog::access::denied;
 use ostraca_config::Manifest;
 use ostraca_config::policy::{Permission, Permissions};
 use ostraca_wire::envelope::NAMESPACE;
-use ostraca_wire::proto::Problem;
+use ostraca_wire::proto::{PlacementRequest, Problem};
 use ostraca_wire::server::AdminOperation;
 
 use super::AdminService;
@@ -127,6 +127,10 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Cluster(_) => vec![Everywhere(Operate)],
         Op::Pools(request) if request.create.is_none() => vec![Everywhere(View)],
+        Op::Placement(request) if *request == PlacementRequest::default() => {
+            vec![Everywhere(View)]
+        }
+        Op::Placement(_) => vec![Everywhere(Operate)],
         Op::Pools(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
         // They name people, and why they were shut out.

@@ -91,6 +91,10 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::ShardEscalated { shard, owner, .. } => {
             Event { shard: shard.0, ..of("shard-escalated", &owner) }
         }
+        Notice::ShardStartedLate { shard, owner, .. } => {
+            Event { shard: shard.0, ..of("shard-started-late", &owner) }
+        }
+        Notice::PlacementTimedOut { .. } => Event { kind: "placement-timed-out".into(), ..base },
         Notice::ManagerSteppedDown { to } => {
             Event { kind: "manager-stepped-down".into(), node: to.to_string(), ..base }
         }

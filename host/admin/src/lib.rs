@@ -27,6 +27,7 @@ mod listing;
 mod move_shards;
 mod pages;
 mod pauses;
+mod placement;
 mod policy;
 mod pools;
 mod rebalance;
@@ -125,6 +126,8 @@ pub struct AdminDeps {
     pub max_live_memory: u64,
     /// The workers' gauges.
     pub gauges: Vec<Arc<WorkerGauges>>,
+    /// The name of the strategy with which this node spreads the shards of pools that name none.
+    pub strategy: String,
 }
 
 /// Handles operators' requests.
@@ -143,6 +146,8 @@ pub struct AdminService {
     events: Arc<EventLog>,
     control: mpsc::UnboundedSender<control::Input>,
     deploy_wait_timeout: Duration,
+    /// The name of the strategy of pools that name none, as far as this node knows.
+    strategy: String,
 }
 
 impl AdminService {
@@ -188,6 +193,7 @@ impl AdminService {
             events: parts.events,
             control: parts.control,
             deploy_wait_timeout: parts.deploy_wait_timeout,
+            strategy: parts.strategy,
         }
     }
 
@@ -262,6 +268,7 @@ impl AdminService {
             AdminOperation::MoveShards(request) => self.move_shards(request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
+            AdminOperation::Placement(request) => self.placement(principal, request).await,
             AdminOperation::Pools(request) => self.pools(principal, request).await,
             AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,

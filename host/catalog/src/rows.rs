@@ -557,9 +557,20 @@ pub fn pool_key() -> String {
 /// The key of the row of the pools beside `default` ([`PoolsRow`](crate::pool::PoolsRow)).
 pub const POOLS: &str = "pools";
 
-/// Whether the key names a row that applies to every node: the format, the settings or the pools.
+/// The key of the row of pinned shards ([`PinsRow`](crate::placement::PinsRow)).
+pub const PINS: &str = "pins";
+
+/// What begins the keys of placements of pools ([`PlacementRow`](crate::placement::PlacementRow)).
+pub const PLACEMENTS: &str = "placements/";
+
+/// Whether the key names a row that applies to every node: the format, the settings, the pools, or where their shards
+/// are wanted.
 pub fn is_cluster_wide(key: &str) -> bool {
-    key == "cluster" || key == SETTINGS || key == POOLS
+    key == "cluster"
+        || key == SETTINGS
+        || key == POOLS
+        || key == PINS
+        || key.starts_with(PLACEMENTS)
 }
 
 /// The key of a type's binding.

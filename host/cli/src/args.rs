@@ -3,6 +3,7 @@
 mod access;
 mod cluster;
 mod pools;
+mod shards;
 mod variables;
 
 use std::net::SocketAddr;
@@ -19,9 +20,10 @@ pub(crate) use access::{
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
-    Shards, Top, Undeploy, Watch,
+    Top, Undeploy, Watch,
 };
 pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
+pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };

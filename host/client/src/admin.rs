@@ -20,11 +20,11 @@ use ostraca_wire::proto::{
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NewPool,
-    NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest, PolicyRequest, PolicyState,
-    PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
-    Revocation, RevocationsRequest, Rollout, ShardInfo, ShardPause, ShardRange, ShardsRequest,
-    Status, StatusRequest, UndeployRequest, UndeployResult, Variables, VariablesRequest, WhoAmI,
-    WhoAmIRequest,
+    NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest, PlacementRequest, PlacementState,
+    PolicyRequest, PolicyState, PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress,
+    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo, ShardPause, ShardRange,
+    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
+    VariablesRequest, WhoAmI, WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -541,6 +541,18 @@ impl Client {
     ) -> Result<ClusterConfig, AdminError> {
         match self.request(Request::Cluster(request), Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Cluster(state)) => Ok(state),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Where operators and outside programs want shards, after these changes (E9).
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`] if a shard, node or pool is not what it must be: then nothing was changed.
+    pub async fn placement(&self, request: PlacementRequest) -> Result<PlacementState, AdminError> {
+        let request = Request::Placement(request);
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Placement(state)) => Ok(state),
             other => Err(unexpected(other)),
         }
     }

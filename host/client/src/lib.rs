@@ -125,10 +125,11 @@ pub use ostraca_wire::proto::{
     DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
     EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
-    NewPool, NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, PoolInfo, Problem,
-    RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardPause, ShardRange,
-    ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail,
-    TimerDetail, TypePermissions, UndeployResult, WhoAmI, WorkFigures,
+    NewPool, NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, PinInfo,
+    PlacementInfo, PlacementRequest, PlacementState, PoolInfo, PoolPlacement, Problem,
+    RebalancePlan, RebalanceProgress, Rollout, ShardAtNode, ShardInfo, ShardMove, ShardPause,
+    ShardRange, ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail,
+    TellDetail, TimerDetail, TypePermissions, UndeployResult, WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

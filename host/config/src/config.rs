@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
 pub use kubernetes::PodHealthSettings;
-pub use node_sections::{ControlInboxLimits, Role};
+pub use node_sections::{ControlInboxLimits, LoadSettings, Role};
 pub use rows_store::RowsStore;
 
 pub use crate::error::Error;
@@ -436,6 +436,18 @@ impl Config {
     #[must_use]
     pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
         self.file.rebalance.strategy()
+    }
+
+    /// How much load this node should have, in relation to other hosts.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.file.weight
+    }
+
+    /// How this node measures the loads of its shards.
+    #[must_use]
+    pub fn load_settings(&self) -> LoadSettings {
+        self.file.rebalance.load_settings()
     }
 
     /// How long a call to another node's store may take before its link is closed.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
+use ostraca_catalog::placement::{PinsRow, PlacementRow, placed_pool};
 use ostraca_catalog::pool::PoolsRow;
 use ostraca_catalog::rows::{self, ClusterRow, POOLS, SettingsRow, TimeRow};
 use ostraca_catalog::types::FailedMigration;
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 use super::inbox::ControlInbox;
 use super::links::ControlLinks;
+use super::loads::LoadMeter;
 use super::{ControlDeps, Input};
 use crate::Error;
 use crate::view::ClusterView;
@@ -50,6 +52,10 @@ pub(super) struct ControlLoop {
     unrunnable: Vec<String>,
     /// Shards whose state is in the wrong store, as last reported to the machine.
     misplaced: Vec<(ShardId, Epoch)>,
+    /// The range of shards whose state is being moved, as last reported to the machine.
+    moving_state: Option<(ShardId, ShardId)>,
+    /// The loads of shards, as they are measured.
+    loads: LoadMeter,
     /// The rollouts that have stopped, by type: the revision and the reason.
     stopped_rollouts: BTreeMap<Arc<str>, (u64, String)>,
 }
@@ -65,6 +71,8 @@ pub(super) async fn run(
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut picture = tokio::time::interval(VIEW_INTERVAL);
     picture.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut measure = tokio::time::interval(parts.config.load_settings().interval);
+    measure.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let control_links = ControlLinks::new(parts.dialer.clone());
     let mut running = ControlLoop {
         deps: parts,
@@ -81,6 +89,8 @@ pub(super) async fn run(
         renewals: 0,
         unrunnable: Vec::new(),
         misplaced: Vec::new(),
+        moving_state: None,
+        loads: LoadMeter::default(),
         stopped_rollouts: BTreeMap::new(),
     };
     running.execute_actions();
@@ -104,8 +114,10 @@ pub(super) async fn run(
                 running.report_unrunnable_types();
                 running.report_misplaced_shards();
                 running.report_stopped_rollouts();
+                running.report_moving_state();
             }
             _ = picture.tick() => running.publish_view(),
+            _ = measure.tick() => running.measure_loads(),
         }
     }
 }
@@ -140,6 +152,12 @@ impl ControlLoop {
                 }
                 Err(_) => {}
             },
+            Input::Measured(figures) => {
+                let loads = self.loads.measure(&self.deps.config.load_settings(), figures);
+                if !loads.is_empty() {
+                    self.handle_event(Event::LoadsMeasured(loads));
+                }
+            }
             Input::Plan(answer) => {
                 // The requester may no longer exist.
                 let _ = answer.send(self.deps.machine.preview_rebalance());
@@ -159,6 +177,24 @@ impl ControlLoop {
         }
     }
 
+    /// Handles where operators and outside programs want shards.
+    fn learn_placement(&mut self, row: &StoredRow) {
+        let revision = row.revision;
+        let event = match placed_pool(&row.key) {
+            None => rows::decode::<PinsRow>(row)
+                .map(|row| Some(Event::PinsChanged { revision, pins: row.nodes() })),
+            Some(name) => rows::decode::<PlacementRow>(row).map(|row| {
+                let pools = self.deps.gateway.pools.get();
+                let (pool, shards) = (name.to_owned(), row.wishes(pools.get(name)?));
+                Some(Event::PlacementChanged { pool, revision, shards })
+            }),
+        };
+        match event {
+            Ok(event) => event.into_iter().for_each(|event| self.handle_event(event)),
+            Err(error) => tracing::error!(%error, "cannot decode where shards are wanted"),
+        }
+    }
+
     /// Handles the time that the store's node has published.
     fn advance_utc(&self, row: &StoredRow) {
         match rows::decode::<TimeRow>(row).and_then(|row| row.utc_ms()) {
@@ -171,6 +207,9 @@ impl ControlLoop {
     fn about_all(&mut self, row: &StoredRow) {
         if row.key == POOLS {
             return self.learn_pools(row);
+        }
+        if row.key == rows::PINS || row.key.starts_with(rows::PLACEMENTS) {
+            return self.learn_placement(row);
         }
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {
@@ -265,6 +304,17 @@ impl ControlLoop {
         if shards != self.misplaced {
             self.misplaced.clone_from(&shards);
             self.handle_event(Event::MisplacedShards(shards));
+        }
+    }
+
+    /// The map says whose state is being moved: the manager does not take those shards' owners for late (K14).
+    fn report_moving_state(&mut self) {
+        let Some(stores) = self.deps.ranges.get() else { return };
+        let moving = stores.map().moving;
+        let range = moving.map(|moving| (ShardId(moving.first), ShardId(moving.last)));
+        if range != self.moving_state {
+            self.moving_state = range;
+            self.handle_event(Event::StateMoves(range));
         }
     }
 

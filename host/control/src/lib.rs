@@ -19,6 +19,7 @@ mod event_loop;
 mod health;
 mod inbox;
 mod links;
+mod loads;
 mod message;
 mod store_calls;
 pub mod view;
@@ -59,6 +60,8 @@ pub enum Input {
     Report(worker::WorkerReport),
     /// From the thread's own watch: a row changed, or the watch with that number ended.
     Watched(u64, RowEvent),
+    /// What the workers' shards have done, for their loads.
+    Measured(Vec<worker::ShardFigures>),
     /// Requests the moves that a rebalance would make now: shards, each with its current and its next owner.
     Plan(oneshot::Sender<Vec<(ShardId, NodeId, NodeId)>>),
 }

@@ -158,6 +158,8 @@ pub enum Input {
         /// Receives the numbers.
         answer: oneshot::Sender<BTreeMap<u64, u64>>,
     },
+    /// Requests what each shard of this worker has done, and what it holds in memory.
+    MeasureShards(oneshot::Sender<Vec<ShardFigures>>),
     /// The answer to a message that an entity of a shard sent.
     EntityAnswer {
         /// The entity's shard.
@@ -326,6 +328,35 @@ pub struct EntityInspection {
     pub failed_migration: Option<(u64, Arc<str>)>,
     /// What the shard's machine has in memory about it; `None` if the owner's release does not know that.
     pub activity: Option<proto::EntityActivity>,
+}
+
+/// What one shard has done since this node got it, and what it holds in memory (K37, K38).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFigures {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch of its assignment.
+    pub epoch: Epoch,
+    /// Whether it is being served.
+    pub serving: bool,
+    /// Turns that have begun, of any kind.
+    pub turns: u64,
+    /// Bytes of commits that were sent to the store.
+    pub committed_bytes: u64,
+    /// Bytes of the memory of its instances.
+    pub memory_bytes: u64,
+    /// Messages that wait for a turn.
+    pub queued: u64,
+    /// How many entities of each type have an instance. An entity that was only queried counts too.
+    pub live: BTreeMap<Arc<str>, u64>,
+}
+
+impl ShardFigures {
+    /// How many of its entities have an instance.
+    #[must_use]
+    pub fn live_entities(&self) -> u64 {
+        self.live.values().sum()
+    }
 }
 
 /// Receives the reports of workers, on their threads; must not block.

@@ -261,6 +261,10 @@ impl Worker {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.inspect(shard, &entities));
             }
+            Input::MeasureShards(answer) => {
+                // The requester may no longer exist.
+                let _ = answer.send(self.measure_shards());
+            }
             Input::CountLive { entity_type, answer } => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.count_live(&entity_type));

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use ostraca_wire::proto::{
     ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, NewPool,
-    PolicyRequest, PoolsRequest, RevocationsRequest, Rollout, ShardRange, UndeployRequest,
-    Variable, VariableKind, VariableName, VariablesRequest,
+    PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, Rollout, ShardAtNode,
+    ShardRange, UndeployRequest, Variable, VariableKind, VariableName, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -39,6 +39,8 @@ fn each_change_says_what_it_concerns_and_how() {
     };
     let restore = RevocationsRequest { restore: vec!["client/a".into()], ..Default::default() };
     let set = PolicyRequest { text: Some("x".into()), force: true, ..Default::default() };
+    let at = |shard, node: &str| ShardAtNode { shard, node: node.into() };
+    let pins = vec![at(3, "n1"), at(4, "")];
     let range = Some(ShardRange { first: 1, last: 9, ..Default::default() });
     let secret = Variable {
         kind: VariableKind::Secret.into(),
@@ -71,6 +73,15 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::RebalancePlan, "nothing"),
         (Op::Pools(PoolsRequest::default()), "nothing"),
         (Op::Pools(PoolsRequest { create: new_pool }), "pool create|orders|8 shards"),
+        (Op::Placement(PlacementRequest::default()), "nothing"),
+        (
+            Op::Placement(PlacementRequest { pins: pins.clone(), ..Default::default() }),
+            "shards pin||3 to n1, 4 unpinned",
+        ),
+        (
+            Op::Placement(PlacementRequest { moves: vec![pins[0].clone()], ..Default::default() }),
+            "shards move||3 to n1",
+        ),
         (Op::MoveShards(MoveShardsRequest { wanted: range }), "store move||shards 1 to 9"),
         (Op::MoveShards(MoveShardsRequest::default()), "nothing"),
         (

@@ -3,8 +3,8 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest, NewPool,
-    PolicyRequest, PoolsRequest, RevocationsRequest, ShardsRequest, UndeployRequest, Variable,
-    VariablesRequest,
+    PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, ShardAtNode, ShardsRequest,
+    UndeployRequest, Variable, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -154,6 +154,15 @@ fn each_request_is_for_exactly_these_roles() {
         (
             "a new pool",
             AdminOperation::Pools(PoolsRequest { create: Some(NewPool::default()) }),
+            "on",
+        ),
+        ("placement", AdminOperation::Placement(PlacementRequest::default()), "odvn"),
+        (
+            "a pin",
+            AdminOperation::Placement(PlacementRequest {
+                pins: vec![ShardAtNode::default()],
+                ..PlacementRequest::default()
+            }),
             "on",
         ),
         ("entities", entities(""), "odvn"),

@@ -7,13 +7,6 @@ use clap::Subcommand;
 use ostraca_client::MessageId;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Shards {
-    /// Print one line per shard instead of the map
-    #[arg(long)]
-    pub(crate) list: bool,
-}
-
-#[derive(Debug, clap::Args)]
 pub(crate) struct Top {
     /// Time between two views; rates are averages over it
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]

@@ -37,6 +37,7 @@ pub(crate) mod methods;
 pub(crate) mod new;
 pub(crate) mod nodes;
 mod phrases;
+mod placement;
 pub(crate) mod policy;
 pub(crate) mod pools;
 pub(crate) mod rebalance;

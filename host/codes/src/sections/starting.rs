@@ -190,6 +190,17 @@ section! {
             happened: "A pool with these properties cannot be created: the text says which one is wrong, or which limit it exceeds.",
             help: "`ostraca pool create --help` lists the properties; `ostraca pool list` shows the pools.",
         }
+        INVALID_PLACEMENT = "invalid-placement" {
+            retry: No,
+            exit: 2,
+            happened: "A shard cannot be where it is wanted: there is no such shard, or the node cannot own it. The text says which one.",
+            help: "`ostraca shards` lists the shards, `ostraca nodes` the nodes with their roles and their status.",
+        }
+        MOVE_TIMEOUT = "move-timeout" {
+            retry: Yes,
+            happened: "Shards were not moved in time. Those that are being handed off still move; no others do.",
+            help: "Repeat the command. `ostraca events` shows why hand-offs failed; `ostraca shards pin` moves shards as soon as they can move.",
+        }
         POOL_IMMUTABLE = "pool-immutable" {
             retry: No,
             happened: "The cluster has a pool with this name that differs. A pool never changes: the shards of its entities depend on it (R23).",

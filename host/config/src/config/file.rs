@@ -44,6 +44,7 @@ pub(super) struct ConfigFile {
     pub(super) manager_silence_leases: u32,
     #[serde(with = "units::duration")]
     pub(super) report_delay: Duration,
+    pub(super) weight: u32,
     #[serde(with = "units::duration")]
     pub(super) campaign_stagger: Duration,
     pub(super) recording_dir: Option<PathBuf>,
@@ -231,6 +232,7 @@ impl Default for ConfigFile {
             lease_margin: Duration::from_millis(node::Settings::default().lease_margin),
             manager_silence_leases: DEFAULT_MANAGER_SILENCE_LEASES,
             report_delay: Duration::from_millis(node::Settings::default().report_delay),
+            weight: 1,
             campaign_stagger: Duration::from_millis(node::Settings::default().campaign_stagger),
             recording_dir: None,
             cluster: ClusterSection::default(),
@@ -562,7 +564,9 @@ impl ConfigFile {
             max_escalations: self.hand_off.max_escalations as usize,
             escalation_period: millis(self.hand_off.escalation_period),
             max_relocations: self.hand_off.max_relocations as usize,
-            least_shard: self.rebalance.least_shard(),
+            strategies: self.rebalance.strategies(),
+            external_timeout: millis(self.rebalance.external_timeout),
+            shard_start_timeout: millis(self.hand_off.shard_start_timeout),
             min_hosts: self.rebalance.min_hosts as usize,
             max_rebalance_hand_offs: self.rebalance.max_hand_offs as usize,
             rebalance_interval: millis(self.rebalance.interval),

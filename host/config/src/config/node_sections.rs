@@ -6,7 +6,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy, LeastShard};
+use ostraca_core::assign::{
+    AllocationStrategy, BuiltinStrategy, LeastShard, MeasuredLoad, StrategySettings,
+};
 use ostraca_core::pools::{HOST_ROLE, HOST_ROLE_PREFIX, parse_host_role};
 use ostraca_core::rows::Roles;
 use ostraca_core::{node, route};
@@ -20,6 +22,19 @@ use crate::user_file::units;
 
 /// Default of `manager-silence-leases`.
 pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
+
+/// How a node measures the loads of its shards (A4). Only proportions matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadSettings {
+    /// Interval between two measurements; a shard counts once it has been served for that long. Default 10 s.
+    pub interval: Duration,
+    /// The load of one turn a second. Default 10.
+    pub per_turn: u32,
+    /// The load of a live entity. Default 1.
+    pub per_entity: u32,
+    /// The load of a MiB of the memory of instances. Default 1.
+    pub per_mebibyte: u32,
+}
 
 /// Limits of a node's inbox of control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +190,8 @@ pub(super) struct HandOffSection {
     #[serde(with = "units::duration")]
     pub(super) timeout: Duration,
     pub(super) max_drain_hand_offs: u32,
+    #[serde(with = "units::duration")]
+    pub(super) shard_start_timeout: Duration,
     pub(super) max_relocations: u32,
     pub(super) max_escalations: u32,
     #[serde(with = "units::duration")]
@@ -193,6 +210,14 @@ pub(super) struct RebalanceSection {
     pub(super) max_hand_offs: u32,
     pub(super) least_shard_threshold: u32,
     pub(super) least_shard_max_moving: u32,
+    pub(super) load_tolerance: u32,
+    #[serde(with = "units::duration")]
+    pub(super) load_interval: Duration,
+    pub(super) load_per_turn: u32,
+    pub(super) load_per_entity: u32,
+    pub(super) load_per_mebibyte: u32,
+    #[serde(with = "units::duration")]
+    pub(super) external_timeout: Duration,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -244,6 +269,7 @@ impl Default for HandOffSection {
             stop_resend_interval: Duration::from_millis(node.stop_resend_interval),
             timeout: Duration::from_millis(node.hand_off_timeout),
             max_drain_hand_offs: saturating_u32(node.max_drain_hand_offs),
+            shard_start_timeout: Duration::from_millis(node.shard_start_timeout),
             max_relocations: saturating_u32(node.max_relocations),
             max_escalations: saturating_u32(node.max_escalations),
             escalation_period: Duration::from_millis(node.escalation_period),
@@ -262,6 +288,12 @@ impl Default for RebalanceSection {
             max_hand_offs: saturating_u32(node.max_rebalance_hand_offs),
             least_shard_threshold: LeastShard::default().threshold().get(),
             least_shard_max_moving: saturating_u32(LeastShard::default().limit().get()),
+            load_tolerance: MeasuredLoad::default().tolerance(),
+            load_interval: Duration::from_secs(10),
+            load_per_turn: 10,
+            load_per_entity: 1,
+            load_per_mebibyte: 1,
+            external_timeout: Duration::from_millis(node.external_timeout),
         }
     }
 }
@@ -270,11 +302,26 @@ impl RebalanceSection {
     /// The configured strategy. Its name and its numbers were validated when the file was read.
     pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
         let strategy = BuiltinStrategy::from_name(&self.strategy).unwrap_or_default();
-        strategy.build_with(self.least_shard())
+        strategy.build_with(&self.strategies())
     }
 
-    /// The settings of the strategy `least-shard`.
-    pub(super) fn least_shard(&self) -> LeastShard {
+    /// The settings of strategies.
+    pub(super) fn strategies(&self) -> StrategySettings {
+        let load = MeasuredLoad::new(self.load_tolerance);
+        StrategySettings { least_shard: self.least_shard(), load }
+    }
+
+    /// How loads are measured.
+    pub(super) fn load_settings(&self) -> LoadSettings {
+        LoadSettings {
+            interval: self.load_interval,
+            per_turn: self.load_per_turn,
+            per_entity: self.load_per_entity,
+            per_mebibyte: self.load_per_mebibyte,
+        }
+    }
+
+    fn least_shard(&self) -> LeastShard {
         let threshold = NonZeroU32::new(self.least_shard_threshold).unwrap_or(NonZeroU32::MIN);
         let limit =
             NonZeroUsize::new(self.least_shard_max_moving as usize).unwrap_or(NonZeroUsize::MIN);

@@ -184,6 +184,7 @@ impl NodeBuilder {
             version: version(),
             addresses: addresses.to_vec(),
             pool_roles: self.config.pool_roles(),
+            weight: self.config.weight(),
             pools: (*stores.cluster_info.pools.get()).clone(),
             seed: rand::random(),
         };

@@ -172,6 +172,7 @@ impl Node {
             stats: basis.stats.clone(),
             max_live_memory: basis.config.max_live_memory(),
             gauges: workers.gauges.clone(),
+            strategy: basis.config.strategy().name().into(),
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());

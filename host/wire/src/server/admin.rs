@@ -98,6 +98,8 @@ pub enum AdminOperation {
     Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
+    /// Shows where shards are wanted, after these changes.
+    Placement(proto::PlacementRequest),
     /// Lists the pools, perhaps after one is created.
     Pools(proto::PoolsRequest),
     /// Show or replace the policy.
@@ -161,6 +163,8 @@ pub enum AdminOutput {
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
+    /// Where shards are wanted.
+    Placement(proto::PlacementState),
     /// The pools.
     Pools(proto::Pools),
     /// The policy in force.
@@ -274,6 +278,7 @@ fn operation(request: Request) -> Result<AdminOperation, Problem> {
         Request::Backup(_) => Ok(AdminOperation::Backup),
         Request::MoveShards(request) => Ok(AdminOperation::MoveShards(request)),
         Request::Cluster(request) => cluster(request),
+        Request::Placement(request) => placement(request),
         Request::Pools(request) => pools(request),
         Request::Policy(request) => Ok(AdminOperation::Policy(request)),
         Request::Revocations(request) => revocations(request),
@@ -425,6 +430,25 @@ fn cluster(request: proto::ClusterConfigRequest) -> Result<AdminOperation, Probl
         return Err(invalid_request(text));
     }
     Ok(AdminOperation::Cluster(request))
+}
+
+/// Maximum number of pins, and of moves, in one request.
+const MAX_PLACED: usize = 4_096;
+
+fn placement(request: proto::PlacementRequest) -> Result<AdminOperation, Problem> {
+    for (what, list) in [("pins", &request.pins), ("moves", &request.moves)] {
+        if list.len() > MAX_PLACED {
+            let text = format!("{} {what} in one request, at most {MAX_PLACED}", list.len());
+            return Err(invalid_request(text));
+        }
+        if list.iter().any(|it| it.shard == 0) {
+            return Err(invalid_request("shards are numbered from 1".into()));
+        }
+    }
+    if request.moves.iter().any(|it| it.node.is_empty()) {
+        return Err(invalid_request("a shard moves to a node: name one".into()));
+    }
+    Ok(AdminOperation::Placement(request))
 }
 
 fn pools(request: proto::PoolsRequest) -> Result<AdminOperation, Problem> {
@@ -616,6 +640,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::MoveShards(progress)) => one(Response::MoveShards(progress)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
+        Ok(AdminOutput::Placement(state)) => one(Response::Placement(state)),
         Ok(AdminOutput::Pools(pools)) => one(Response::Pools(pools)),
         Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
         Ok(AdminOutput::Audit(all)) => {

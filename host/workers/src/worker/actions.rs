@@ -38,6 +38,7 @@ impl Worker {
             }
             Action::Commit(commit) => {
                 slot.pending_store_calls += 1;
+                slot.committed_bytes += commit_bytes(&commit) as u64;
                 let lanes = commit.head.lanes.len() + commit.head.spilled_lane_count as usize;
                 self.deps.gauges.entity_lanes.observe_size(lanes);
                 let span = self.commit_span(&commit);
@@ -415,6 +416,7 @@ impl Worker {
             InstanceState::Idle(instance) => {
                 *live = InstanceState::Busy(instance.interrupt_handle(), WaitingTurn::default());
                 state.running += 1;
+                state.turns += 1;
                 Some(instance)
             }
             other => {

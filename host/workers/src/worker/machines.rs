@@ -39,6 +39,10 @@ pub(super) struct MachineEntry {
     /// Number of claims, commits, loads and scans for wake-ups that the store has not answered.
     pub(super) pending_store_calls: usize,
     pub(super) serving: bool,
+    /// Turns of its entities that have begun, of any kind.
+    pub(super) turns: u64,
+    /// Bytes of its commits that were sent to the store.
+    pub(super) committed_bytes: u64,
     /// Whether "stopped" must be reported once no instance is left.
     pub(super) owes_stopped: bool,
     /// The values at the last [`MachineTable::refresh`].
@@ -74,6 +78,8 @@ impl MachineEntry {
             running: 0,
             pending_store_calls: 0,
             serving: false,
+            turns: 0,
+            committed_bytes: 0,
             owes_stopped: false,
             noted: Noted::default(),
         }

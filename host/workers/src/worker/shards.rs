@@ -5,6 +5,7 @@
 //! machine's own action.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
@@ -14,7 +15,7 @@ use super::Worker;
 use super::activity;
 use super::machines::{MachineEntry, MachineId};
 use crate::recording::Frame;
-use crate::{EntityInspection, ShardInspection, WorkerReport};
+use crate::{EntityInspection, ShardFigures, ShardInspection, WorkerReport};
 
 impl Worker {
     /// Creates a machine for an assigned shard, replacing one of a lower epoch.
@@ -153,6 +154,29 @@ impl Worker {
             }
         }
         counts
+    }
+
+    /// The figures of each shard whose machine has not ended.
+    pub(super) fn measure_shards(&self) -> Vec<ShardFigures> {
+        let memory = self.instance_slots.held_bytes_by_shard();
+        let running = self.machines.iter().filter(|(_, slot)| !slot.has_ended());
+        let figures = running.map(|(_, slot)| {
+            let mut live: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+            for entity in slot.instances.keys() {
+                *live.entry(entity.entity_type.clone()).or_default() += 1;
+            }
+            ShardFigures {
+                shard: slot.shard(),
+                epoch: slot.epoch(),
+                serving: slot.serving,
+                turns: slot.turns,
+                committed_bytes: slot.committed_bytes,
+                memory_bytes: memory.get(&slot.shard()).copied().unwrap_or_default(),
+                queued: slot.machine.stats().1 as u64,
+                live,
+            }
+        });
+        figures.collect()
     }
 
     pub(super) fn report(&self, report: WorkerReport) {

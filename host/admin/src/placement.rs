@@ -1,0 +1,244 @@
+//! Where operators and outside programs want shards: pins, moves on request, and placements (E9).
+//!
+//! Pins and placements are rows, which every node watches: the manager follows them. A move is only a message to the
+//! manager: nothing remembers it.
+
+use std::collections::BTreeMap;
+
+use ostraca_catalog::audit::{Change, Log};
+use ostraca_catalog::placement::{
+    PinEntry, PinsRow, PlacementRow, check_placement, placed_pool, placement_key,
+};
+use ostraca_catalog::rows::{self, PINS, PLACEMENTS};
+use ostraca_codes::codes;
+use ostraca_control::view::ClusterView;
+use ostraca_core::assign::BuiltinStrategy;
+use ostraca_core::extensions::Extensions;
+use ostraca_core::ids::{NodeId, ShardId};
+use ostraca_core::node::Event;
+use ostraca_core::pools::{Pool, Pools};
+use ostraca_core::rows::NodeStatus;
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{
+    PinInfo, PlacementInfo, PlacementRequest, PlacementState, PoolPlacement, Problem, ShardAtNode,
+};
+use ostraca_wire::server::AdminOutput;
+
+use super::catalog_problem::to_problem;
+use super::pools::unknown_pool;
+use super::{AdminService, store_failed, unknown_node};
+
+/// Maximum number of pinned shards in a cluster.
+const MAX_PINS: usize = 16_384;
+/// How often a row is written again that changes concurrently.
+const ATTEMPTS: usize = 8;
+
+impl AdminService {
+    pub(super) async fn placement(
+        &self,
+        principal: &str,
+        request: PlacementRequest,
+    ) -> Result<AdminOutput, Problem> {
+        let (_, pools) = self.read_pools().await?;
+        let view = self.current_view();
+        for it in &request.pins {
+            check_shard(&pools, it.shard)?;
+            if !it.node.is_empty() {
+                check_host(&view, &pools, it, false)?;
+            }
+        }
+        for it in &request.moves {
+            check_shard(&pools, it.shard)?;
+            check_host(&view, &pools, it, true)?;
+        }
+        if let Some(wanted) = &request.placement {
+            check_wanted(&view, &pools, wanted)?;
+        }
+        if !request.pins.is_empty() {
+            self.set_pins(principal, &request.pins).await?;
+        }
+        if let Some(wanted) = request.placement {
+            self.set_placement(principal, wanted).await?;
+        }
+        for ShardAtNode { shard, node } in request.moves {
+            let (shard, to) = (ShardId(shard), NodeId::from(node.as_str()));
+            self.send_event(Event::MoveShard { shard, to });
+        }
+        self.placement_state(&view, &pools).await.map(AdminOutput::Placement)
+    }
+
+    async fn set_pins(&self, principal: &str, pins: &[ShardAtNode]) -> Result<(), Problem> {
+        let store = &*self.deployer.cluster_store;
+        for _ in 0..ATTEMPTS {
+            let found = rows::read::<PinsRow>(store, PINS).await.map_err(to_problem)?;
+            let (mut row, revision) = found.map_or_else(
+                || (PinsRow::default(), None),
+                |(row, revision)| (row, Some(revision)),
+            );
+            for ShardAtNode { shard, node } in pins {
+                let shard = ShardId(*shard);
+                match node.as_str() {
+                    "" => row.unpin(shard),
+                    node => row.pin(PinEntry {
+                        shard,
+                        node: node.into(),
+                        at_ms: self.gateway.clock.now().utc,
+                        by: principal.into(),
+                        extensions: Extensions::default(),
+                    }),
+                }
+            }
+            if row.pins.len() > MAX_PINS {
+                let text = format!("{} pinned shards, at most {MAX_PINS}", row.pins.len());
+                return Err(invalid(text, "`ostraca shards unpin` ends pins"));
+            }
+            match rows::write(store, PINS, revision, &row).await {
+                Ok(_) => return Ok(()),
+                Err(ostraca_catalog::Error::RowConflict(_)) => {}
+                Err(error) => return Err(to_problem(error)),
+            }
+        }
+        Err(to_problem(ostraca_catalog::Error::RowConflict(PINS.into())))
+    }
+
+    /// Writes what a program wants. The row changes each time, so that every node knows that the program still runs; the
+    /// audit log gets only what is new.
+    async fn set_placement(&self, principal: &str, wanted: PoolPlacement) -> Result<(), Problem> {
+        let store = &*self.deployer.cluster_store;
+        let key = placement_key(&wanted.pool);
+        for _ in 0..ATTEMPTS {
+            let found = rows::read::<PlacementRow>(store, &key).await.map_err(to_problem)?;
+            let (before, revision) = found.map_or_else(
+                || (PlacementRow::default(), None),
+                |(row, revision)| (row, Some(revision)),
+            );
+            let row = PlacementRow {
+                count: before.count + 1,
+                nodes: wanted.nodes.clone(),
+                shards: wanted.shards.clone(),
+                at_ms: self.gateway.clock.now().utc,
+                by: principal.into(),
+                extensions: before.extensions.clone(),
+            };
+            let is_news =
+                (&before.nodes, &before.shards, &before.by) != (&row.nodes, &row.shards, &row.by);
+            if is_news {
+                let placed = row.shards.iter().filter(|place| **place > 0).count();
+                let details = format!("{placed} shards on {} nodes", row.nodes.len());
+                let target = wanted.pool.clone();
+                let change = Change { action: "shards place", target, details };
+                let logged = self.audit.append(Log::Cluster, principal, vec![change]).await;
+                logged.map_err(to_problem)?;
+            }
+            match rows::write(store, &key, revision, &row).await {
+                Ok(_) => return Ok(()),
+                Err(ostraca_catalog::Error::RowConflict(_)) => {}
+                Err(error) => return Err(to_problem(error)),
+            }
+        }
+        Err(to_problem(ostraca_catalog::Error::RowConflict(key)))
+    }
+
+    async fn placement_state(
+        &self,
+        view: &ClusterView,
+        pools: &Pools,
+    ) -> Result<PlacementState, Problem> {
+        let store = &*self.deployer.cluster_store;
+        let pins = rows::read::<PinsRow>(store, PINS).await.map_err(to_problem)?;
+        let pins = pins.map_or_else(Vec::new, |(row, _)| row.pins);
+        let pins = pins.into_iter().map(|pin| PinInfo {
+            shard: pin.shard.0,
+            node: pin.node,
+            created_unix_ms: pin.at_ms,
+            created_by: pin.by,
+        });
+        let (stored, _) = store.list(PLACEMENTS).await.map_err(|error| store_failed(&error))?;
+        let mut placements = BTreeMap::new();
+        for row in &stored {
+            let Some(pool) = placed_pool(&row.key).and_then(|name| pools.get(name)) else {
+                continue;
+            };
+            let row = rows::decode::<PlacementRow>(row).map_err(to_problem)?;
+            placements.insert(pool.name.clone(), self.placement_info(view, pool, &row));
+        }
+        Ok(PlacementState { pins: pins.collect(), placements: placements.into_values().collect() })
+    }
+
+    fn placement_info(&self, view: &ClusterView, pool: &Pool, row: &PlacementRow) -> PlacementInfo {
+        let wishes = row.wishes(pool);
+        let is_there = |(shard, node): &(&ShardId, &NodeId)| {
+            view.owner(**shard).is_some_and(|owner| owner.node == **node)
+        };
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let external = BuiltinStrategy::External.name();
+        PlacementInfo {
+            pool: pool.name.clone(),
+            wanted: count(wishes.len()),
+            in_place: count(wishes.iter().filter(is_there).count()),
+            said_unix_ms: row.at_ms,
+            said_by: row.by.clone(),
+            has_effect: pool.strategy.map_or(&*self.strategy, |of| of.name()) == external,
+        }
+    }
+}
+
+fn check_shard(pools: &Pools, shard: u32) -> Result<(), Problem> {
+    match pools.of(ShardId(shard)) {
+        Some(_) => Ok(()),
+        None => {
+            let text = format!("the cluster has no shard {shard}: it has {}", pools.shard_count());
+            Err(invalid(text, "`ostraca shards` lists them"))
+        }
+    }
+}
+
+/// Checks that a node may have a shard. A pin may name a node that is not running now.
+fn check_host(
+    view: &ClusterView,
+    pools: &Pools,
+    wanted: &ShardAtNode,
+    now: bool,
+) -> Result<(), Problem> {
+    let ShardAtNode { shard, node } = wanted;
+    let Some(row) = view.nodes.get(&NodeId::from(node.as_str())) else {
+        return Err(unknown_node(view, node));
+    };
+    let pool = pools.of(ShardId(*shard)).filter(|pool| !row.hosts(pool));
+    if let Some(pool) = pool {
+        let (pool, role) = (&pool.name, pool.host_role());
+        let text = format!(
+            "node `{node}` cannot own shard {shard}: pool `{pool}` needs the role `{role}`"
+        );
+        return Err(invalid(text, "`ostraca nodes` shows the roles of nodes"));
+    }
+    let why = match row.status {
+        _ if !now => None,
+        NodeStatus::Live if row.is_draining_or_leaving() => Some("is being drained"),
+        NodeStatus::Live => None,
+        NodeStatus::Dead | NodeStatus::Left => Some("is not live"),
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => {
+            let text = format!("shard {shard} cannot move to node `{node}`: it {why}");
+            Err(invalid(text, "`ostraca nodes` shows the status of nodes"))
+        }
+    }
+}
+
+/// Checks what a program wants. It may name nodes that are not there any more, or not yet, but none of another name.
+fn check_wanted(view: &ClusterView, pools: &Pools, wanted: &PoolPlacement) -> Result<(), Problem> {
+    let pool = pools.get(&wanted.pool).ok_or_else(|| unknown_pool(pools, &wanted.pool))?;
+    check_placement(pool, &wanted.nodes, &wanted.shards)
+        .map_err(|error| invalid(error.to_string(), "`ostraca pool list` shows the pools"))?;
+    let is_known = |name: &&String| view.nodes.contains_key(&NodeId::from(name.as_str()));
+    match wanted.nodes.iter().find(|name| !is_known(name)) {
+        Some(name) => Err(unknown_node(view, name)),
+        None => Ok(()),
+    }
+}
+
+fn invalid(text: String, help: &str) -> Problem {
+    problem(codes::INVALID_PLACEMENT, text, help)
+}
