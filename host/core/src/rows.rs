@@ -114,8 +114,14 @@ pub struct NodeRow {
 
 impl Extensible for NodeRow {
     const NAME: &'static str = "NodeRow";
-    const FIELDS: &'static [u32] =
-        &[Self::LEAVING, Self::REGISTERED, Self::PROCESS, Self::POOL_ROLES, Self::WEIGHT];
+    const FIELDS: &'static [u32] = &[
+        Self::LEAVING,
+        Self::REGISTERED,
+        Self::PROCESS,
+        Self::POOL_ROLES,
+        Self::HOST_PROCESS,
+        Self::WEIGHT,
+    ];
 }
 
 impl NodeRow {
@@ -123,7 +129,8 @@ impl NodeRow {
     const REGISTERED: u32 = 8;
     const PROCESS: u32 = 10;
     const POOL_ROLES: u32 = 12;
-    const WEIGHT: u32 = 14;
+    const HOST_PROCESS: u32 = 14;
+    const WEIGHT: u32 = 16;
 
     /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
@@ -225,7 +232,7 @@ impl NodeRow {
         }
     }
 
-    /// How a health check finds the process of this incarnation.
+    /// How a health check in Kubernetes finds the process of this incarnation.
     #[must_use]
     pub fn process(&self) -> Option<PodProcess> {
         self.extensions.get(Self::PROCESS).ok().flatten()
@@ -236,6 +243,20 @@ impl NodeRow {
     pub fn with_process(mut self, process: &PodProcess) -> Self {
         // Without it, the lease alone decides.
         let _ = self.extensions.set(Self::PROCESS, process);
+        self
+    }
+
+    /// How other health checks find the process of this incarnation.
+    #[must_use]
+    pub fn host_process(&self) -> Option<HostProcess> {
+        self.extensions.get(Self::HOST_PROCESS).ok().flatten()
+    }
+
+    /// Returns the row with this process. A row without space for it is returned unchanged.
+    #[must_use]
+    pub fn with_host_process(mut self, process: &HostProcess) -> Self {
+        // Without it, a health check knows only the node's name and incarnation.
+        let _ = self.extensions.set(Self::HOST_PROCESS, process);
         self
     }
 }
@@ -250,6 +271,22 @@ pub struct PodProcess {
     /// What the process has written into the termination log of its container: another process may run in the same
     /// pod later.
     pub mark: String,
+}
+
+/// How a health check finds the process of a node on a machine (S7): no other process ever has the same values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HostProcess {
+    /// The machine's name, as `hostname` prints it.
+    pub host: String,
+    /// The machine's boot: `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// The namespace of the process id, that is, its container: the inode of `/proc/self/ns/pid`.
+    pub pid_namespace: u64,
+    /// Its process id there.
+    pub pid: u32,
+    /// When it started, in clock ticks since the machine's boot: field 22 of `/proc/PID/stat`. Another process may get
+    /// the same id later.
+    pub start_ticks: u64,
 }
 
 /// `manager`: which node is the manager, and in which term. Leadership has no lease other than the holder's own.

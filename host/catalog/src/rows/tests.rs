@@ -1,7 +1,7 @@
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{
-    Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
-    PodProcess, Roles,
+    Assignment, AssignmentsRow, HandOffId, HandOffIntent, HostProcess, ManagerRow, Member, NodeRow,
+    NodeStatus, PodProcess, Roles,
 };
 
 use super::*;
@@ -169,6 +169,23 @@ fn s7_the_process_of_a_node_has_golden_bytes() {
     assert_eq!(row.process(), Some(process.clone()));
     let dead = NodeRow { status: NodeStatus::Dead, renewals: 9, ..row };
     assert_eq!(dead.process(), Some(process));
+}
+
+#[test]
+fn s7_the_host_process_of_a_node_has_golden_bytes() {
+    let process = HostProcess {
+        host: "h".into(),
+        boot_id: "b".into(),
+        pid_namespace: 9,
+        pid: 300,
+        start_ticks: 5,
+    };
+    let row = node_row().with_host_process(&process);
+    let block = [1, 14, 8, 1, b'h', 1, b'b', 9, 172, 2, 5];
+    assert!(codec::encode(&row).expect("encodes").ends_with(&block));
+    assert_eq!((row.host_process(), row.process()), (Some(process.clone()), None));
+    let dead = NodeRow { status: NodeStatus::Dead, renewals: 9, ..row };
+    assert_eq!(dead.host_process(), Some(process));
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::assign::AllocationStrategy;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
 use crate::pools::Pools;
-use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, PodProcess, Roles};
+use crate::rows::{AssignmentsRow, HostProcess, ManagerRow, Member, NodeRow, PodProcess, Roles};
 use context::Context;
 use holdings::Holdings;
 use manager::Manager;
@@ -142,9 +142,15 @@ impl Machine {
         self.context.unix_ms = Some(unix_ms);
     }
 
-    /// Sets how a health check finds this process; the node's row will contain it. Before the first event.
+    /// Sets how a health check in Kubernetes finds this process; the node's row will contain it. Before the first
+    /// event.
     pub fn set_process(&mut self, process: PodProcess) {
         self.context.process = Some(process);
+    }
+
+    /// Sets how other health checks find this process; the node's row will contain it. Before the first event.
+    pub fn set_host_process(&mut self, process: HostProcess) {
+        self.context.host_process = Some(process);
     }
 
     /// The node's current incarnation, if it is registered.

@@ -8,7 +8,7 @@ use super::requests::{Requests, WritePurpose};
 use crate::ids::NodeId;
 use crate::message::Now;
 use crate::node::{Action, ControlMessage, Mutation, Notice, Settings};
-use crate::rows::{PodProcess, Row, RowKey};
+use crate::rows::{HostProcess, PodProcess, Row, RowKey};
 
 #[derive(Clone, Debug)]
 pub(super) struct Context {
@@ -18,8 +18,10 @@ pub(super) struct Context {
     pub(super) identity: NodeIdentity,
     /// The driver's wall clock, as last set: rows show it to people, and no decision depends on it.
     pub(super) unix_ms: Option<u64>,
-    /// How a health check finds this process.
+    /// How a health check in Kubernetes finds this process.
     pub(super) process: Option<PodProcess>,
+    /// How other health checks find it.
+    pub(super) host_process: Option<HostProcess>,
     pub(super) requests: Requests,
     actions: VecDeque<Action>,
     /// Messages from this node to itself. The machine delivers them when the part that sent them returns.
@@ -37,6 +39,7 @@ impl Context {
             identity,
             unix_ms: None,
             process: None,
+            host_process: None,
             requests: Requests::default(),
             actions: VecDeque::new(),
             local_messages: VecDeque::new(),

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use crate::ids::Incarnation;
 use crate::node::{Action, Event};
-use crate::rows::{Member, NodeStatus, Row, RowKey};
+use crate::rows::{HostProcess, Member, NodeRow, NodeStatus, Row, RowKey};
 
 const INTERVAL: u64 = 100;
 
@@ -18,10 +18,14 @@ fn checked(nodes: &[&str]) -> Cluster {
     cluster
 }
 
+fn row<'a>(cluster: &'a Cluster, name: &str) -> &'a NodeRow {
+    let Row::Node(row) = &cluster.rows[&RowKey::Node(name.into())].0 else { panic!("a node") };
+    row
+}
+
 /// The current incarnation, according to the node's row.
 fn member(cluster: &Cluster, name: &str) -> Member {
-    let Row::Node(row) = &cluster.rows[&RowKey::Node(name.into())].0 else { panic!("a node") };
-    Member { node: name.into(), incarnation: row.incarnation }
+    Member { node: name.into(), incarnation: row(cluster, name).incarnation }
 }
 
 #[test]
@@ -109,6 +113,21 @@ fn r9_the_end_of_another_incarnation_changes_nothing() {
     assert!(next > current.counter, "it had to register again");
     cluster.run(2_000);
     assert_eq!(cluster.incarnation("b"), next, "and stays");
+}
+
+#[test]
+fn s7_a_registration_says_how_its_process_is_found() {
+    let mut cluster = checked(&["a", "b"]);
+    assert_eq!(row(&cluster, "b").host_process(), None);
+    let (host, boot_id) = ("h".to_owned(), "i".to_owned());
+    let process = HostProcess { host, boot_id, pid_namespace: 1, pid: 2, start_ticks: 3 };
+    cluster.node("b").machine.set_host_process(process.clone());
+    let member = member(&cluster, "b");
+    cluster.handle("a", Event::ProcessEnded { member: member.clone() });
+    cluster.run(5_000);
+    let row = row(&cluster, "b");
+    assert!(row.incarnation.counter > member.incarnation.counter && row.renewals > 0, "{row:?}");
+    assert_eq!(row.host_process(), Some(process));
 }
 
 #[test]

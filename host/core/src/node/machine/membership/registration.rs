@@ -56,6 +56,10 @@ impl Membership {
             Some(process) => row.with_process(process),
             None => row,
         };
+        let row = match &context.host_process {
+            Some(process) => row.with_host_process(process),
+            None => row,
+        };
         self.state = State::Registering;
         let expected = known.map(|(_, revision)| revision);
         let purpose = WritePurpose::Register(row.clone(), context.mono());
