@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
+pub use health_check::HealthCheckSettings;
 pub use kubernetes::PodHealthSettings;
 pub use node_sections::{ControlInboxLimits, LoadSettings, Role};
 pub use rows_store::RowsStore;
@@ -32,6 +33,7 @@ mod cluster_settings;
 mod etcd;
 mod file;
 mod guests;
+mod health_check;
 mod http;
 mod kubernetes;
 mod metrics;
@@ -357,13 +359,25 @@ impl Config {
         self.file.rows_store(&self.data)
     }
 
-    /// How nodes find out that a process has ended (S7); `None` if they do not.
+    /// How nodes find out that a process has ended (S7); `None` if they do not, or if the program that embeds the node
+    /// has a check of its own.
     #[must_use]
-    pub fn pod_health(&self) -> Option<PodHealthSettings> {
-        match self.rows_store()? {
-            RowsStore::Kubernetes(options) => self.file.kubernetes.health(options),
+    pub fn health_check(&self) -> Option<HealthCheckSettings> {
+        self.file.health_check.settings(&self.data, || match self.rows_store()? {
+            RowsStore::Kubernetes(options) => Some(self.file.kubernetes.health(options)),
             RowsStore::Etcd(_) => None,
-        }
+        })
+    }
+
+    /// How long a health check may take.
+    #[must_use]
+    pub fn health_check_timeout(&self) -> Duration {
+        self.file.health_check.timeout
+    }
+
+    /// Says that the program that embeds the node has a health check of its own, which replaces the configured one.
+    pub fn set_supplied_health_check(&mut self) {
+        self.file.health_check.is_supplied = true;
     }
 
     /// Whether the cluster's rows are in etcd, Kubernetes or PostgreSQL, rather than in the node with the role `store`.
@@ -395,7 +409,11 @@ impl Config {
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
             renew_interval: numbers::millis(self.renew_interval),
-            health_check_interval: self.pod_health().map(|health| numbers::millis(health.interval)),
+            health_check_interval: self
+                .file
+                .health_check
+                .is_enabled()
+                .then(|| numbers::millis(self.file.health_check.interval)),
             ..self.file.node_settings()
         }
     }

@@ -185,6 +185,9 @@ fn explain(message: &str) -> (String, Option<String>) {
         };
         return (format!("\"{unknown}\" is not allowed here"), Some(help));
     }
+    if message.trim_end() == "wanted string or table" {
+        return ("this must be a name in quotes".into(), None);
+    }
     if message == "invalid socket address syntax" {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is not an address to listen on".into(), Some(help.into()));

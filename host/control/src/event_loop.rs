@@ -15,6 +15,7 @@ use ostraca_catalog::types::FailedMigration;
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Action, Event, Notice};
 use ostraca_core::rows::Member;
+use ostraca_health::CheckOutcome;
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
 use tokio::sync::mpsc;
@@ -35,8 +36,10 @@ pub(super) struct ControlLoop {
     /// Store calls in progress.
     pub(super) tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// Health checks in progress, and of whom.
-    pub(super) checks: FuturesUnordered<BoxFuture<'static, (Member, Event)>>,
+    pub(super) checks: FuturesUnordered<BoxFuture<'static, (Member, CheckOutcome)>>,
     pub(super) checking: BTreeSet<Member>,
+    /// Why a health check failed, as last logged.
+    pub(super) failed_check: Option<String>,
     pub(super) control_links: ControlLinks,
     /// Generation of the current watch; events of older ones are ignored.
     pub(super) watch: u64,
@@ -80,6 +83,7 @@ pub(super) async fn run(
         tasks: FuturesUnordered::new(),
         checks: FuturesUnordered::new(),
         checking: BTreeSet::new(),
+        failed_check: None,
         control_links,
         watch: 0,
         watcher: None,
@@ -104,9 +108,8 @@ pub(super) async fn run(
             },
             Some((from, message)) = inbox.next() => running.handle_event(Event::Received { from, message }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.handle_event(event),
-            Some((member, event)) = running.checks.next(), if !running.checks.is_empty() => {
-                running.checking.remove(&member);
-                running.handle_event(event);
+            Some((member, outcome)) = running.checks.next(), if !running.checks.is_empty() => {
+                running.on_process_checked(member, outcome);
             }
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.handle_event(Event::Tick),
             _ = beat.tick() => {
@@ -260,7 +263,7 @@ impl ControlLoop {
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    pub(super) fn handle_event(&mut self, event: Event) {
         let tick = matches!(event, Event::Tick | Event::StoreResponded { .. });
         let now = self.deps.clock.now();
         self.deps.machine.set_unix_ms(wall_millis());

@@ -1,37 +1,46 @@
 //! Checks whether the processes of other nodes have ended (S7).
 
-use std::sync::Arc;
-
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use ostraca_core::node::Event;
-use ostraca_core::rows::{Member, PodProcess};
+use ostraca_core::rows::Member;
+use ostraca_health::{CheckOutcome, Suspect};
 
 use super::event_loop::ControlLoop;
-
-/// Finds out whether a process is *known* to have ended. Whatever else it finds, such as an error, is `false`.
-pub type HealthCheck = Arc<dyn Fn(PodProcess) -> BoxFuture<'static, bool> + Send + Sync>;
 
 impl ControlLoop {
     /// Checks the process of an incarnation, unless the last check of it is still running.
     pub(super) fn check_process(&mut self, member: Member) {
-        let Some(check) = self.deps.health_check.clone() else { return };
+        let Some(checks) = &self.deps.health_checks else { return };
         let mut nodes = self.deps.machine.nodes();
         let row = nodes
             .find(|(node, row)| **node == member.node && row.incarnation == member.incarnation);
-        let Some(process) = row.and_then(|(_, row)| row.process()) else { return };
-        if !self.checking.insert(member.clone()) {
-            return;
+        let Some((_, row)) = row else { return };
+        let suspect = Suspect::new(member.clone(), row);
+        if self.checking.insert(member.clone()) {
+            let checking = checks.run(suspect).map(|outcome| (member, outcome));
+            self.checks.push(checking.boxed());
         }
-        let checking = async move {
-            match check(process).await {
-                true => {
-                    tracing::info!(%member, "the process of a node is known to have ended");
-                    (member.clone(), Event::ProcessEnded { member })
-                }
-                false => (member, Event::Tick),
+    }
+
+    /// Handles what a check has found. Only that the process has ended has an effect (R9).
+    pub(super) fn on_process_checked(&mut self, member: Member, outcome: CheckOutcome) {
+        self.checking.remove(&member);
+        match outcome {
+            CheckOutcome::Ended { how } => {
+                tracing::info!(%member, how, "the process of a node is known to have ended");
+                self.handle_event(Event::ProcessEnded { member });
             }
-        };
-        self.checks.push(checking.boxed());
+            CheckOutcome::NotKnown { why } => {
+                tracing::debug!(%member, why, "nothing proves that the process of a node has ended");
+            }
+            // It is repeated at each interval, and usually fails in the same way.
+            CheckOutcome::Failed { why } if self.failed_check.as_ref() == Some(&why) => {
+                tracing::debug!(%member, why, "a health check failed again");
+            }
+            CheckOutcome::Failed { why } => {
+                tracing::warn!(%member, why, "a health check failed, so the lease alone decides");
+                self.failed_check = Some(why);
+            }
+        }
     }
 }

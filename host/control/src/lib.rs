@@ -35,6 +35,7 @@ use ostraca_core::ids::{ClusterId, NodeId, ShardId};
 use ostraca_core::node::{Event, Machine};
 use ostraca_core::rows::Member;
 use ostraca_gateway::Gateway;
+use ostraca_health::CheckRunner;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
 use ostraca_store_ranges::RangedStore;
@@ -45,7 +46,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use cache::RouteCache;
 pub use error::Error;
-pub use health::HealthCheck;
 pub use inbox::ControlInboxSender;
 use view::{ClusterView, EventLog};
 
@@ -105,7 +105,7 @@ pub struct ControlDeps {
     /// Publishes the node's current incarnation to the network code.
     pub registered: Box<dyn Fn(&Member) + Send>,
     /// Checks the processes of nodes that do not renew their leases; `None`: nobody can.
-    pub health_check: Option<HealthCheck>,
+    pub health_checks: Option<CheckRunner>,
     /// An error sent here ends the node.
     pub failures: mpsc::UnboundedSender<Error>,
     /// Interval of lease renewals, and of probes of the entity store.

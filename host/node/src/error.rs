@@ -50,6 +50,9 @@ pub enum NodeError {
     /// The store in Kubernetes could not be created or opened.
     #[error(transparent)]
     OpenKubernetes(#[from] ostraca_store_kubernetes::OpenError),
+    /// The health check cannot be used.
+    #[error(transparent)]
+    HealthCheck(#[from] ostraca_health::HealthCheckError),
     /// The store with the state of entities is not the one that the cluster's rows name (R5).
     #[error(
         "the state of entities is in the store {expected:032x} according to the cluster's rows, but the configured one is {actual:032x}"
@@ -159,7 +162,7 @@ impl NodeError {
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
-            Self::Trace(_) => codes::INVALID_CONFIG,
+            Self::Trace(_) | Self::HealthCheck(_) => codes::INVALID_CONFIG,
             Self::Http(error) => match error {
                 ostraca_http::BindError::Listen { source, .. }
                     if source.kind() == std::io::ErrorKind::AddrInUse =>
@@ -199,6 +202,7 @@ impl NodeError {
             }
             Self::Workers(error) => error.help_text(),
             Self::Trace(_) => "check [traces] in the configuration",
+            Self::HealthCheck(_) => "check [health-check] in the configuration",
             Self::File { .. } => "check the path and its permissions",
             Self::Settings(error) => error.help_text(),
             Self::Http(ostraca_http::BindError::NoTls(_)) => return None,

@@ -63,6 +63,8 @@
 //!   panic in the node's own state machine ends the whole process, so that a supervisor can restart it.
 //! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without this call loses no
 //!   acknowledged turn, but its shards remain unavailable until its lease has expired.
+//! - **Health check.** A program may bring its own [`HealthCheck`](health_check::HealthCheck) ([`NodeParts`]), which
+//!   tells the others early that a node's process has ended.
 //! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory cost.
 //! - **Logs.** The crate writes `tracing` events and installs no subscriber.
 //!
@@ -97,8 +99,9 @@ pub use init::{
     EtcdSettings, InitOptions, InitializedCluster, JoinOptions, JoinedNode, KubernetesSettings,
     PostgresSettings, RowsSettings, init, join,
 };
-pub use node::{Node, Summary};
+pub use node::{Node, NodeParts, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, policy, user_file};
+pub use ostraca_health as health_check;
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;

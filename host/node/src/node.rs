@@ -31,6 +31,7 @@ use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
+use ostraca_health::HealthCheck;
 use ostraca_http::LoginLinks;
 use ostraca_stats::Stats;
 use ostraca_store_sled::SledStore;
@@ -124,6 +125,14 @@ impl HttpTask {
     }
 }
 
+/// Parts of a node that the program supplies, in place of what the configuration says.
+#[derive(Clone, Default)]
+pub struct NodeParts {
+    /// Finds out whether the processes of other nodes have ended (S7). `health-check.interval` and
+    /// `health-check.timeout` apply to it; `health-check.kind` does not. Default: what the configuration says.
+    pub health_check: Option<Arc<dyn HealthCheck>>,
+}
+
 /// A node's description, for the line that reports it ready.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -146,8 +155,19 @@ impl Node {
     /// # Errors
     /// Any error that keeps the node from serving, with help text.
     pub fn start(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
+        Self::start_with_parts(config, NodeParts::default())
+    }
+
+    /// Like [`Node::start`], with parts that the program supplies.
+    ///
+    /// # Errors
+    /// The same as for [`Node::start`].
+    pub fn start_with_parts(
+        config: Config,
+        parts: NodeParts,
+    ) -> BoxFuture<'static, Result<Self, NodeError>> {
         let starting = async move {
-            let mut node = Self::launch(config).await?;
+            let mut node = Self::launch_with_parts(config, parts).await?;
             match node.wait_until_ready().await {
                 Ok(()) => Ok(node),
                 Err(error) => {

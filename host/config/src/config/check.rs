@@ -56,6 +56,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     postgres(input, file)?;
     file.etcd.check(input)?;
     file.kubernetes.check(input)?;
+    file.health_check.check(input, file.kubernetes.url.is_some())?;
     if !file.etcd.endpoints.is_empty() && file.kubernetes.url.is_some() {
         let why = "the cluster's rows are in etcd or in Kubernetes: `etcd.endpoints` and `kubernetes.url` exclude each other";
         let help = "leave out one of the two";
@@ -309,12 +310,8 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["kubernetes", "connect-timeout"], file.kubernetes.connect_timeout, 10 * MS, HOUR),
         (["kubernetes", "attempt-timeout"], file.kubernetes.attempt_timeout, 10 * MS, HOUR),
         (["kubernetes", "watch-timeout"], file.kubernetes.watch_timeout, 10 * MS, HOUR),
-        (
-            ["kubernetes", "health-check-interval"],
-            file.kubernetes.health_check_interval,
-            10 * MS,
-            HOUR,
-        ),
+        (["health-check", "interval"], file.health_check.interval, 10 * MS, HOUR),
+        (["health-check", "timeout"], file.health_check.timeout, 10 * MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::etcd::EtcdSection;
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
+use super::health_check::HealthCheckSection;
 use super::http::HttpSection;
 use super::kubernetes::KubernetesSection;
 use super::metrics::MetricsSection;
@@ -67,6 +68,7 @@ pub(super) struct ConfigFile {
     pub(super) postgres: PostgresSection,
     pub(super) etcd: EtcdSection,
     pub(super) kubernetes: KubernetesSection,
+    pub(super) health_check: HealthCheckSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -254,6 +256,7 @@ impl Default for ConfigFile {
             postgres: PostgresSection::default(),
             etcd: EtcdSection::default(),
             kubernetes: KubernetesSection::default(),
+            health_check: HealthCheckSection::default(),
         }
     }
 }

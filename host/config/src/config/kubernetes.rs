@@ -28,9 +28,6 @@ pub(super) struct KubernetesSection {
     pub(super) watch_timeout: Duration,
     pub(super) connections: u32,
     pub(super) page_rows: u32,
-    pub(super) health_check: bool,
-    #[serde(with = "units::duration")]
-    pub(super) health_check_interval: Duration,
     pub(super) pod: Option<String>,
     pub(super) termination_log: PathBuf,
 }
@@ -44,8 +41,6 @@ pub struct PodHealthSettings {
     pub pod: String,
     /// The file from which the kubelet reads the termination message of this process's container.
     pub termination_log: PathBuf,
-    /// Interval at which a silent process is checked.
-    pub interval: Duration,
 }
 
 impl Default for KubernetesSection {
@@ -64,8 +59,6 @@ impl Default for KubernetesSection {
             watch_timeout: options.watch_timeout,
             connections: saturating_u32(options.connections),
             page_rows: saturating_u32(options.page_rows),
-            health_check: false,
-            health_check_interval: Duration::from_millis(500),
             pod: None,
             termination_log: "/dev/termination-log".into(),
         }
@@ -92,14 +85,13 @@ impl KubernetesSection {
         })
     }
 
-    /// The settings of the health check; `None` if there is none. `options` are those of the store.
-    pub(super) fn health(&self, options: Options) -> Option<PodHealthSettings> {
-        self.health_check.then(|| PodHealthSettings {
+    /// The settings of the health check. `options` are those of the store.
+    pub(super) fn health(&self, options: Options) -> PodHealthSettings {
+        PodHealthSettings {
             pod: self.pod.clone().unwrap_or_else(|| options.holder.clone()),
             termination_log: self.termination_log.clone(),
-            interval: self.health_check_interval,
             options,
-        })
+        }
     }
 
     /// Checks the API server's address, and the names.
@@ -114,7 +106,6 @@ impl KubernetesSection {
                 ("certificate-file", self.certificate_file.is_some()),
                 ("key-file", self.key_file.is_some()),
                 ("namespace", !self.namespace.is_empty()),
-                ("health-check", self.health_check),
                 ("pod", self.pod.is_some()),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {

@@ -67,5 +67,7 @@ pub(super) const RENAMED: &[(&str, &str)] = &[
     ("store.low-water-every", "store.low-water-check-interval"),
     ("store.watched-changes", "store.watch-history-changes"),
     ("store.watched-bytes", "store.watch-history-bytes"),
+    ("kubernetes.health-check", "health-check.kind"),
+    ("kubernetes.health-check-interval", "health-check.interval"),
     ("handoff", "hand-off"),
 ];

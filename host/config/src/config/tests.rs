@@ -32,7 +32,10 @@ fn the_default_text_has_optional_settings_as_comments() {
             .filter(|it| it.contains(" = ") && !it.contains(". "))
             .unwrap_or(line)
     });
+    // Some settings are used only with others.
     let text = uncommented.collect::<Vec<_>>().join("\n");
+    let text = text.replace("kind = \"none\"", "kind = \"http\"");
+    let text = text.replace("url = \"\"", "url = \"https://a/{node}\"");
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wasm_settings().max_live_instances, Some(8000));
     assert_eq!(config.expected_shards, Some(DEFAULT_SHARDS));
@@ -161,6 +164,37 @@ fn with_kubernetes_the_state_stays_where_it_is() {
 }
 
 #[test]
+fn s7_each_kind_of_health_check_gets_its_settings() {
+    let parse = |more: &str| {
+        let text = format!("node = \"n\"\n{more}");
+        Config::parse(&text, "dir/ostraca.toml").expect("a configuration")
+    };
+    let interval = |config: &Config| config.node_settings().health_check_interval;
+    let mut config = parse("");
+    assert!(config.health_check().is_none() && interval(&config).is_none(), "by default");
+    config.set_supplied_health_check();
+    assert!(config.health_check().is_none());
+    assert_eq!(interval(&config), Some(500), "the program's own is asked at the same interval");
+
+    let text = "[kubernetes]\nurl = \"in-cluster\"\npod = \"p\"\n[health-check]\nkind = \"kubernetes\"\ninterval = \"70 ms\"";
+    let config = parse(text);
+    let Some(HealthCheckSettings::Kubernetes(pods)) = config.health_check() else { panic!() };
+    assert_eq!((pods.pod.as_str(), interval(&config)), ("p", Some(70)));
+
+    let text =
+        "[health-check]\nkind = \"command\"\ncommand = [\"/x\", \"-v\"]\ntimeout = \"70 ms\"";
+    let Some(HealthCheckSettings::Command(command)) = parse(text).health_check() else { panic!() };
+    assert_eq!((command.program, command.arguments), ("/x".into(), vec!["-v".to_owned()]));
+    assert_eq!(command.timeout, Duration::from_millis(70));
+
+    let text = "[health-check]\nkind = \"http\"\nurl = \"https://a/{node}\"\nca-file = \"ca.pem\"\ntoken-file = \"/t\"";
+    let Some(HealthCheckSettings::Http(http)) = parse(text).health_check() else { panic!() };
+    assert_eq!(http.url, "https://a/{node}");
+    assert_eq!((http.ca_file, http.token_file), (Some("dir/ca.pem".into()), Some("/t".into())));
+    assert_eq!(http.timeout, Duration::from_secs(2));
+}
+
+#[test]
 fn join_addresses_may_come_from_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ostraca.toml");
@@ -270,6 +304,60 @@ fn each_error_names_its_line() {
             "node = \"n\"\njoin = [\"a:1\"]\nroles = [\"host\"]\n[kubernetes]\nurl = \"in-cluster\"",
             Some(2),
             "with `kubernetes.url`, a node joins no others",
+        ),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"kubernetes\"",
+            Some(3),
+            "asks the API server that has the cluster's rows",
+        ),
+        ("node = \"n\"\n[health-check]\nkind = \"command\"", Some(3), "needs the program to run"),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"command\"\ncommand = [\"has-ended\"]",
+            Some(4),
+            "must name its program by an absolute path",
+        ),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"command\"\ncommand = [\"/x\", \"\\u0000\"]",
+            Some(4),
+            "contains a NUL",
+        ),
+        (
+            "node = \"n\"\n[health-check]\ncommand = [\"/x\"]",
+            Some(3),
+            "only with `kind = \"command\"`",
+        ),
+        ("node = \"n\"\n[health-check]\nkind = \"http\"", Some(3), "needs the URL of a server"),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"http\"\nurl = \"http://far/\"",
+            Some(4),
+            "another machine could answer",
+        ),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"http\"\nurl = \"https://a/{name}\"",
+            Some(4),
+            "{name} is not a field",
+        ),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"command\"\nurl = \"https://a\"",
+            Some(4),
+            "only with `kind = \"http\"`",
+        ),
+        ("node = \"n\"\n[health-check]\nca-file = \"x\"", Some(3), "only with `kind = \"http\"`"),
+        (
+            "node = \"n\"\n[health-check]\nkind = \"shell\"",
+            Some(3),
+            "\"shell\" is not allowed here",
+        ),
+        ("node = \"n\"\n[health-check]\nkind = true", Some(3), "a name in quotes"),
+        (
+            "node = \"n\"\n[health-check]\ntimeout = \"1 ms\"",
+            Some(3),
+            "`timeout` must be from 10 ms",
+        ),
+        (
+            "node = \"n\"\n[health-check]\ninterval = \"2 h\"",
+            Some(3),
+            "`interval` must be from 10 ms",
         ),
         ("", None, "`node` is required"),
         ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),

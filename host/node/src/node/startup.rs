@@ -25,7 +25,7 @@ use super::builder::NodeBuilder;
 use super::network::Network;
 use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
-use super::{HTTP_GRACE, HttpTask, MetricsTask, Node};
+use super::{HTTP_GRACE, HttpTask, MetricsTask, Node, NodeParts};
 use crate::error::NodeError;
 use crate::health;
 use crate::renewal::Renewal;
@@ -39,10 +39,24 @@ impl Node {
     /// # Errors
     /// The same as for [`Node::start`].
     pub fn launch(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
-        Self::build(config).boxed()
+        Self::launch_with_parts(config, NodeParts::default())
     }
 
-    async fn build(config: Config) -> Result<Self, NodeError> {
+    /// Like [`Node::launch`], with parts that the program supplies.
+    ///
+    /// # Errors
+    /// The same as for [`Node::start`].
+    pub fn launch_with_parts(
+        config: Config,
+        parts: NodeParts,
+    ) -> BoxFuture<'static, Result<Self, NodeError>> {
+        Self::build(config, parts).boxed()
+    }
+
+    async fn build(mut config: Config, parts: NodeParts) -> Result<Self, NodeError> {
+        if parts.health_check.is_some() {
+            config.set_supplied_health_check();
+        }
         let (trust, identity) = config.load_identity()?;
         let keys = config.load_secret_keys()?;
         if keys.is_none() {
@@ -108,9 +122,12 @@ impl Node {
         vital.spawn(gateway.clone().run());
 
         let mut machine = basis.machine(&network.addresses, &stores);
-        let health = health::start(&basis.config).await?;
-        if let Some(process) = health.as_ref().and_then(|health| health.process.clone()) {
+        let mut health = health::start(&basis.config, parts.health_check).await?;
+        if let Some(process) = health.as_mut().and_then(|health| health.pod.take()) {
             machine.set_process(process);
+        }
+        if let Some(process) = health.as_mut().and_then(|health| health.host.take()) {
+            machine.set_host_process(process);
         }
         if !remembered.rows.is_empty() {
             loader.load_cached(&remembered.types);
@@ -139,7 +156,7 @@ impl Node {
             view: shown,
             dialer: network.dialer.clone(),
             registered: network.on_registered(),
-            health_check: health.map(|health| health.check),
+            health_checks: health.map(|health| health.checks),
             failures,
             renew_interval: basis.config.renew_interval,
             config: basis.config.clone(),

@@ -304,11 +304,13 @@ fn the_overlay_changes_nothing_else() {
     let paths =
         |dir: &str| pods().iter().map(|pod| format!("{dir}/nodes/{pod}.toml")).collect::<Vec<_>>();
     for (own, base) in paths(LEASES).iter().zip(&paths(BASE)) {
-        // Only comments differ, and the section.
+        // Only comments differ, and the sections.
         let (mut own, base): (toml::Table, toml::Table) =
             (text(own).parse().expect("TOML"), text(base).parse().expect("TOML"));
         let section = own.remove("kubernetes").expect("the section");
         assert_eq!(section["url"].as_str(), Some("in-cluster"));
+        let section = own.remove("health-check").expect("the section");
+        assert_eq!(section["kind"].as_str(), Some("kubernetes"));
         assert_eq!(own, base);
     }
     configurations::of_nodes(&paths(LEASES));

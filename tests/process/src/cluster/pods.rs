@@ -14,7 +14,7 @@ impl Cluster {
         fs::write(self.termination_log(node), "")?;
         self.report_pod(node, json!({ "state": { "running": {} } }))?;
         self.members[node].home.set(&format!(
-            "[kubernetes]\nhealth-check = true\npod = {:?}\ntermination-log = {:?}",
+            "[kubernetes]\npod = {:?}\ntermination-log = {:?}\n[health-check]\nkind = \"kubernetes\"",
             self.name(node),
             self.termination_log(node)
         ))
