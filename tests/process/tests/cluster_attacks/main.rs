@@ -61,6 +61,7 @@ mod cuts;
 mod database_moves;
 mod fail_over;
 mod hand_off;
+mod health_checks;
 mod manager_away;
 mod pauses;
 mod pods;
