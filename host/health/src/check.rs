@@ -33,8 +33,8 @@ impl CheckOutcome {
 /// Finds out whether the process of one incarnation of a node has ended. It may only hasten a death that it *knows* of.
 ///
 /// The managers ask about a node that has not renewed its lease for half of the lease's time, or that another node
-/// cannot reach, and ask again at an interval (`health-check.interval`). A node runs at most one check of an incarnation
-/// at a time.
+/// cannot reach, and ask again at an interval (`health-check.interval`). A node runs at most one check of an
+/// incarnation at a time.
 pub trait HealthCheck: Send + Sync {
     /// Checks the process of exactly this incarnation.
     ///

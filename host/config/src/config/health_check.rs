@@ -70,8 +70,8 @@ impl HealthCheckSection {
         self.is_supplied || self.kind != HealthCheckKind::None
     }
 
-    /// The settings of the health check; `None` if there is none, or if the program has its own. `pods` returns those of
-    /// the check in Kubernetes.
+    /// The settings of the health check; `None` if there is none, or if the program has its own. `pods` returns those
+    /// of the check in Kubernetes.
     pub(super) fn settings(
         &self,
         data: &Path,
