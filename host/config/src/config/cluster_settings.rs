@@ -52,6 +52,20 @@ impl ClusterSettings {
         std::array::from_fn(|at| (ALL[at].0, values[at]))
     }
 
+    /// Checks that each setting is within its range.
+    ///
+    /// # Errors
+    /// A message that names the setting and its range.
+    pub fn check(&self) -> Result<(), String> {
+        for ((name, value), (_, low, high)) in self.named().into_iter().zip(ALL) {
+            if !(low..=high).contains(&value) {
+                let (low, high) = (units::format_duration(low), units::format_duration(high));
+                return Err(format!("`{name}` is {value:?}, must be a time from {low} to {high}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets a setting by name, from a duration as in a configuration (`10 s`).
     ///
     /// # Errors
