@@ -71,6 +71,9 @@ pub enum NodeError {
     /// Nodes use the store that is to be copied.
     #[error("nodes of the cluster are running: stop all of them before their stores are copied")]
     ClusterRuns,
+    /// Nodes renewed their leases while their cluster's rows were to be changed.
+    #[error("these nodes are running: {}", .0.join(", "))]
+    NodesRun(Vec<String>),
     /// A copy of the stores cannot go on.
     #[error(transparent)]
     Copy(ostraca_store::transfer::CopyError),
@@ -158,7 +161,7 @@ impl NodeError {
             Self::OpenKubernetes(error) => kubernetes_code(error),
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
             Self::UnknownStore(_) => codes::UNKNOWN_STORE,
-            Self::ClusterRuns => codes::STORE_IN_USE,
+            Self::ClusterRuns | Self::NodesRun(_) => codes::STORE_IN_USE,
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
@@ -257,6 +260,7 @@ impl NodeError {
                 return Some(format!("change `{setting}` in [guests] of the configuration"));
             }
             Self::Control(error) => return error.help_text().map(Into::into),
+            Self::NodesRun(_) => "stop all nodes of the cluster, and run the command again",
             Self::InvalidValue(_)
             | Self::ClusterRuns
             | Self::Copy(_)

@@ -90,6 +90,7 @@ pub mod node;
 mod peers;
 mod probe;
 mod renewal;
+mod repair;
 mod service;
 mod stores;
 
@@ -106,3 +107,7 @@ pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
 pub use probe::{ProbedStore, accept_database, add_databases, probe_stores};
+pub use repair::{
+    Contradiction, ContradictionKind, Remedy, RepairReport, ResetReport, repair_rows,
+    reset_sharding,
+};

@@ -15,6 +15,7 @@ mod peer;
 mod postgres;
 mod ranges;
 pub(crate) mod rows_store;
+mod stopped;
 mod witness;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use cluster_info::{check_state_store, read_cluster_info};
 use peer::PeerStores;
 
 pub(crate) use cluster_info::ClusterInfo;
+pub(crate) use stopped::{StoppedStores, open_stopped};
 
 /// Pause between writes of what is known of a store to its witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);

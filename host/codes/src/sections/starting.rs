@@ -72,7 +72,7 @@ section! {
         INVALID_ROW = "invalid-row" {
             retry: No,
             happened: "A row of the cluster is missing, cannot be decoded, or was written by a newer release; or a deployed component is missing or does not compile.",
-            help: "Use the release that wrote it, or restore the store.",
+            help: "Use the release that wrote it. `ostraca repair` shows damaged rows and fixes what it can; else restore the store.",
         }
         STORE_UNREACHABLE = "store-unreachable" {
             retry: Yes,
@@ -141,7 +141,7 @@ section! {
         }
         STORE_IN_USE = "store-in-use" {
             retry: No,
-            happened: "Another process has the store open; the text names it.",
+            happened: "Another process has the store open, or nodes renew their leases although all must be stopped; the text names it.",
             help: "Stop that process.",
         }
         STORE_MOVED = "store-moved" {

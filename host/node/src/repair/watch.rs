@@ -1,0 +1,87 @@
+//! Makes sure that no node lives, before rows change that only the manager may change otherwise.
+//!
+//! A node in whose process the store was is stopped: the lock of the store's directory proves it. Any other node may
+//! still answer queries until its lease has lapsed (R8), and a node that reaches the rows renews its lease. So this
+//! waits for the longest lease, and refuses if the row of a node changes meanwhile. Times are not compared between
+//! machines.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ostraca_core::ids::{Incarnation, NodeId};
+use ostraca_core::rows::NodeStatus;
+use ostraca_store::ClusterStore;
+use tokio::time::sleep;
+
+use super::snapshot::Snapshot;
+use crate::error::NodeError;
+
+/// Pause between looks at the rows.
+const PAUSE: Duration = Duration::from_millis(250);
+/// A longer lease is damage.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// For how long the leases of nodes that may live are to be watched; `None` if no node may. `stopped` is known to have
+/// ended. Lease and margin are those of the cluster's settings.
+pub(super) fn time_to_watch(
+    snapshot: &Snapshot,
+    stopped: Option<&NodeId>,
+    (lease, margin): (Duration, Duration),
+) -> Option<Duration> {
+    let mut longest = None::<Duration>;
+    let mut watch = |lease: Duration| {
+        let wait = lease.min(LONGEST).saturating_add(margin);
+        longest = Some(longest.map_or(wait, |longest| longest.max(wait)));
+    };
+    let named = &snapshot.named_in_rows;
+    for node in named.keys().filter(|node| Some(*node) != stopped) {
+        if !snapshot.nodes.contains_key(node) {
+            watch(lease);
+        }
+    }
+    for (node, found) in snapshot.nodes.iter().filter(|(node, _)| Some(*node) != stopped) {
+        match &found.row {
+            Err(_) => watch(lease),
+            Ok(row) if row.status == NodeStatus::Live => {
+                watch(lease.max(Duration::from_millis(row.lease)));
+            }
+            // An incarnation that the row does not know may be a later one.
+            Ok(row) => {
+                let later = |named: &Incarnation| {
+                    *named != row.incarnation && named.counter >= row.incarnation.counter
+                };
+                if named.get(node).is_some_and(|named| named.iter().any(later)) {
+                    watch(lease);
+                }
+            }
+        }
+    }
+    longest
+}
+
+/// Watches the rows of nodes from `began` on.
+///
+/// # Errors
+/// [`NodeError::NodesRun`] names the nodes whose rows have changed; [`NodeError::Catalog`] if the store does not answer.
+pub(super) async fn watch_nodes(
+    rows: &dyn ClusterStore,
+    began: Instant,
+    wait: Duration,
+) -> Result<(), NodeError> {
+    let before = revisions(rows).await?;
+    while began.elapsed() < wait {
+        sleep(PAUSE.min(wait.saturating_sub(began.elapsed()))).await;
+        let now = revisions(rows).await?;
+        let changed = now.iter().filter(|(key, at)| before.get(*key) != Some(at));
+        let changed: Vec<_> = changed.map(|(key, _)| key.replace("nodes/", "")).collect();
+        if !changed.is_empty() {
+            return Err(NodeError::NodesRun(changed));
+        }
+    }
+    Ok(())
+}
+
+async fn revisions(rows: &dyn ClusterStore) -> Result<BTreeMap<String, u64>, NodeError> {
+    let (found, _) = rows.list("nodes/").await?;
+    Ok(found.into_iter().map(|row| (row.key, row.revision)).collect())
+}
