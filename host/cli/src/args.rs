@@ -4,6 +4,7 @@ mod access;
 mod cluster;
 mod pools;
 mod shards;
+mod repair;
 mod variables;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ pub(crate) use cluster::{
 };
 pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
 pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
+pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };
@@ -48,7 +50,7 @@ Exit codes:
   5  not run: the message had no effect, and never will
   6  it is unknown whether the message ran: resend it with the same id
   7  the node could not start, or ended unexpectedly
-  8  the cluster is unhealthy (status)";
+  8  the cluster is unhealthy (status), or its rows contradict each other (repair)";
 
 /// Hosts durable entities whose logic is a WebAssembly component.
 #[derive(Debug, Parser)]
@@ -110,6 +112,10 @@ pub(crate) enum Command {
     Config(Config),
     /// Add PostgreSQL databases, move shards among them, copy stores, or accept a server after a fail-over
     Store(Store),
+    /// Check the rows of a stopped cluster for contradictions, and fix them
+    Repair(Repair),
+    /// Reset parts of a stopped cluster
+    Reset(Reset),
     /// Issue certificates with the cluster's authority
     Ca(Ca),
     /// Issue tokens with the cluster's authority: for clients without a certificate, for hours

@@ -68,6 +68,8 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Dev(it) => commands::dev::run(global, &it).await,
         Command::Config(it) => commands::config::run(global, &it),
         Command::Store(it) => commands::store::run(global, &it).await,
+        Command::Repair(it) => commands::repair::run(global, &it).await,
+        Command::Reset(it) => commands::reset::run(global, &it).await,
         Command::Ca(it) => commands::ca::run(global, &it).await,
         Command::Token(it) => commands::token::run(global, &it),
         Command::New(it) => commands::new::run(global, &it),

@@ -112,6 +112,27 @@ fn a_directory_argument_means_the_configuration_in_it() {
 }
 
 #[test]
+fn k36_a_new_cluster_is_checked_and_reset() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = dir.path();
+    assert_eq!(run(ostraca(place, &["init", "n1"])).0, Some(0));
+    for apply in [&[][..], &["--apply"]] {
+        let (code, out, err) = run(ostraca(place, &[&["repair", "n1"], apply].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        assert!(out.ends_with("no contradictions\n"), "{out}");
+    }
+    let (code, out, _) = run(ostraca(place, &["repair", "n1", "--output", "json"]));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, &report["found"]), (Some(0), &Value::Array(Vec::new())));
+    let (code, out, err) = run(ostraca(place, &["reset", "sharding", "n1"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(out.contains("would be reset") && err.contains("--yes"), "{out}{err}");
+    let (code, out, err) = run(ostraca(place, &["reset", "sharding", "n1", "--yes"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("was reset"), "{out}");
+}
+
+#[test]
 fn an_invalid_profile_is_an_input_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();

@@ -41,6 +41,8 @@ mod placement;
 pub(crate) mod policy;
 pub(crate) mod pools;
 pub(crate) mod rebalance;
+pub(crate) mod repair;
+pub(crate) mod reset;
 pub(crate) mod restart_entity;
 pub(crate) mod revoke;
 pub(crate) mod run;
