@@ -1,12 +1,12 @@
 //! Finds contradictions in the rows of a cluster and fixes them, or resets its sharding (K36).
 //!
-//! `snapshot` decodes what the store has. `nodes`, `chunks`, `manager` and `catalog` check it, without I/O: each adds
-//! what it finds to `contradiction::Findings`, with one change for each row that can be fixed. `reset` plans a reset in
-//! the same way. Here is the I/O: the rows, the claims and a sample of the entities are read, and the changes are written
-//! by compare-and-set.
+//! `snapshot` decodes what the store has. `nodes`, `chunks`, `manager`, `catalog` and `types` check it, without I/O: each
+//! adds what it finds to `contradiction::Findings`, with one change for each row that can be fixed. `reset` plans a reset
+//! in the same way. Here is the I/O: the rows, the claims and a sample of the entities are read, and the changes are
+//! written by compare-and-set.
 //!
-//! No record of an entity and no claim is ever written. Claims say which epochs shards have reached (R5), so a repair can
-//! trust them, and a mistake in a row costs time, but no promise: an owner with a wrong epoch gets no claim.
+//! No record of an entity and no claim is ever written. Claims say which epochs shards have reached (R5), so a repair
+//! can trust them, and a mistake in a row costs time, but no promise: an owner with a wrong epoch gets no claim.
 
 mod catalog;
 mod chunks;
@@ -17,6 +17,7 @@ mod reset;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod types;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -82,9 +83,9 @@ pub struct ResetReport {
     pub had_cache: bool,
 }
 
-/// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of a node whose
-/// stores they are. Without `apply`, no row is written, and nodes may run if the rows are outside them. Blocks; with
-/// `apply`, for the time of a lease if other nodes may live.
+/// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of a node
+/// whose stores they are. Without `apply`, no row is written, and nodes may run if the rows are outside them. Blocks;
+/// with `apply`, for the time of a lease if other nodes may live.
 ///
 /// # Errors
 /// [`NodeError::NodesRun`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a row or the store fails; and
@@ -127,9 +128,9 @@ async fn repair(
     })
 }
 
-/// Removes leases, owners and hand-offs from the rows of a cluster, and the node's cache of routes; without `apply`, says
-/// what it would remove. The numbers of epochs, terms and incarnations are kept. Entities, types, pools and the policy are
-/// not touched. Blocks as [`repair_rows`] does.
+/// Removes leases, owners and hand-offs from the rows of a cluster, and the node's cache of routes; without `apply`,
+/// says what it would remove. The numbers of epochs, terms and incarnations are kept. Entities, types, pools and the
+/// policy are not touched. Blocks as [`repair_rows`] does.
 ///
 /// # Errors
 /// As for [`repair_rows`]; also [`NodeError::Catalog`] if the rows do not say which pools there are.
@@ -165,7 +166,8 @@ pub fn reset_sharding(config: &Config, apply: bool) -> Result<ResetReport, NodeE
 /// Checks rows, without I/O.
 fn check(snapshot: &Snapshot) -> Result<Findings, ostraca_catalog::Error> {
     let mut findings = Findings::default();
-    let pools_are_complete = catalog::check(snapshot, &mut findings)?;
+    catalog::check(snapshot, &mut findings)?;
+    let pools_are_complete = types::check(snapshot, &mut findings)?;
     let nodes = nodes::check(snapshot, &mut findings)?;
     if let Some(pools) = &snapshot.pools {
         chunks::check(snapshot, pools, pools_are_complete, &mut findings)?;
@@ -174,8 +176,8 @@ fn check(snapshot: &Snapshot) -> Result<Findings, ostraca_catalog::Error> {
     Ok(findings)
 }
 
-/// Reads rows and claims. Claims come first: those of a cluster that runs follow its rows, so no epoch that is read here is
-/// above that of a row that is read after it.
+/// Reads rows and claims. Claims come first: those of a cluster that runs follow its rows, so no epoch that is read here
+/// is above that of a row that is read after it.
 async fn read(node: &str, stores: &StoppedStores) -> Result<Snapshot, NodeError> {
     let (first, _) = stores.rows.list("").await?;
     if let Some(cluster) = snapshot::cluster_row(&first)? {

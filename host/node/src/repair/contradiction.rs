@@ -127,7 +127,14 @@ pub enum Remedy {
     Ignore(String),
 }
 
+/// The advice for what exists nowhere else.
+pub(super) const RESTORE: &str = "restore a backup";
+
 impl Remedy {
+    pub(super) fn manual(text: &str) -> Self {
+        Self::Manual(text.into())
+    }
+
     /// What it says.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -2,7 +2,8 @@
 //!
 //! An incarnation that a row or a claim names has ended only if the node's own row has a higher counter, or the same
 //! incarnation that is no longer live (R7). With a lower or an equal one, a shard would never get another owner and a
-//! manager no successor. So a repair never removes the row of a node that is named anywhere, and never lowers a counter.
+//! manager no successor. So a repair never removes the row of a node that is named anywhere, and never lowers a
+//! counter.
 
 use std::collections::BTreeMap;
 

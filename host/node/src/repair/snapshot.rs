@@ -18,6 +18,8 @@ use ostraca_core::records::Claim;
 use ostraca_core::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, RowKey};
 use ostraca_store::StoredRow;
 
+use super::contradiction::{ContradictionKind, Findings, Remedy};
+
 /// No cluster reaches a higher epoch, term or incarnation, not even after restores, which raise them to about 2^51. A
 /// higher number is damage.
 pub(super) const HIGHEST: u64 = 1 << 60;
@@ -121,6 +123,43 @@ impl Snapshot {
     /// [`Error::InvalidRow`] if a newer release wrote it.
     pub(super) fn read<T: RowValue>(&self, row: &StoredRow) -> Result<Result<T, String>, Error> {
         self.reader.read(row)
+    }
+
+    /// Checks that a row decodes, and its contents. Returns them if they are good.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if a newer release wrote it.
+    pub(super) fn contents<T: RowValue>(
+        &self,
+        row: &StoredRow,
+        help: &str,
+        findings: &mut Findings,
+        check: impl FnOnce(&T) -> Result<(), String>,
+    ) -> Result<Option<T>, Error> {
+        match self.read::<T>(row)? {
+            Err(why) => {
+                let what = format!("it cannot be decoded: {why}");
+                findings.report(
+                    ContradictionKind::UnreadableRow,
+                    &row.key,
+                    what,
+                    Remedy::manual(help),
+                );
+                Ok(None)
+            }
+            Ok(value) => match check(&value) {
+                Ok(()) => Ok(Some(value)),
+                Err(why) => {
+                    findings.report(
+                        ContradictionKind::InvalidRow,
+                        &row.key,
+                        why,
+                        Remedy::manual(help),
+                    );
+                    Ok(None)
+                }
+            },
+        }
     }
 
     /// A row that the core does not know, by its key.

@@ -62,7 +62,8 @@ pub(super) fn time_to_watch(
 /// Watches the rows of nodes from `began` on.
 ///
 /// # Errors
-/// [`NodeError::NodesRun`] names the nodes whose rows have changed; [`NodeError::Catalog`] if the store does not answer.
+/// [`NodeError::NodesRun`] names the nodes whose rows have changed; [`NodeError::Catalog`] if the store does not
+/// answer.
 pub(super) async fn watch_nodes(
     rows: &dyn ClusterStore,
     began: Instant,
