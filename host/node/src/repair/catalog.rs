@@ -1,7 +1,7 @@
 //! Checks the rows that say what the cluster is, which the core does not know.
 //!
-//! Most of them exist nowhere else, so a damaged one is only reported. The row that names the store of the state can be
-//! derived, if that is the store that has the rows, too.
+//! Most of them exist nowhere else, so a damaged one is only reported. Two can be written anew: the certificate of a
+//! node, and the name of the store of the state, if that is the store that has the rows, too.
 
 use ostraca_catalog::Error;
 use ostraca_catalog::pool::PoolsRow;
@@ -79,10 +79,10 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
             snapshot.contents(row, RESTORE, findings, valid_pool).map(drop)
         }
         key if key.strip_prefix(CERTIFICATES).is_some_and(|node| !node.contains('/')) => {
-            snapshot.contents::<CertificateRow>(row, RESTORE, findings, |_| Ok(())).map(drop)
+            check_certificate(snapshot, row, findings)
         }
         key if rows::parse_audit_key(key).is_some() => {
-            let help = "nothing depends on it: read the rest with `ostraca audit`";
+            let help = "restore a backup: until then, operators' changes are refused";
             snapshot.contents::<AuditRow>(row, help, findings, |_| Ok(())).map(drop)
         }
         key if rows::variables_type(key).is_some() => {
@@ -99,6 +99,21 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
             Ok(())
         }
     }
+}
+
+/// Checks the row of a node's certificate, which is empty after a restore, too: the node writes it when it starts.
+fn check_certificate(
+    snapshot: &Snapshot,
+    row: &StoredRow,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let Err(why) = snapshot.read::<CertificateRow>(row)? else { return Ok(()) };
+    let what = format!("it cannot be decoded: {why}");
+    let does = "empties it: the node writes its certificate when it starts";
+    findings.report(ContradictionKind::UnreadableRow, &row.key, what, Remedy::Fix(does.into()));
+    let value = Some(rows::encode_value(&CertificateRow::default())?);
+    findings.change(CompareAndSet { key: row.key.clone(), expected: Some(row.revision), value });
+    Ok(())
 }
 
 fn valid_time(row: &TimeRow) -> Result<(), String> {

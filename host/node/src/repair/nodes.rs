@@ -17,8 +17,8 @@ use ostraca_store::CompareAndSet;
 use super::contradiction::{ContradictionKind, Findings, Remedy};
 use super::snapshot::{FoundRow, LOST_RAISES, Snapshot};
 
-/// The longest lease that a cluster's settings permit, in milliseconds, and some more.
-const LONGEST_LEASE: u64 = 2 * 3_600 * 1_000;
+/// The longest lease that a cluster's settings permit, in milliseconds: one hour. A longer one is damage.
+pub(super) const LONGEST_LEASE: u64 = 3_600 * 1_000;
 
 /// The row of a node whose incarnations up to this counter have ended.
 pub(super) fn ended_row(counter: u64, status: NodeStatus) -> NodeRow {

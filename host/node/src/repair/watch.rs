@@ -13,13 +13,12 @@ use ostraca_core::rows::NodeStatus;
 use ostraca_store::ClusterStore;
 use tokio::time::sleep;
 
+use super::nodes::LONGEST_LEASE;
 use super::snapshot::Snapshot;
 use crate::error::NodeError;
 
 /// Pause between looks at the rows.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A longer lease is damage.
-const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// For how long the leases of nodes that may live are to be watched; `None` if no node may. `stopped` is known to have
 /// ended. Lease and margin are those of the cluster's settings.
@@ -30,11 +29,12 @@ pub(super) fn time_to_watch(
 ) -> Option<Duration> {
     let mut longest = None::<Duration>;
     let mut watch = |lease: Duration| {
-        let wait = lease.min(LONGEST).saturating_add(margin);
+        let wait = lease.saturating_add(margin);
         longest = Some(longest.map_or(wait, |longest| longest.max(wait)));
     };
-    let named = &snapshot.named_in_rows;
-    for node in named.keys().filter(|node| Some(*node) != stopped) {
+    // Claims name owners whose assignments are lost.
+    let named = snapshot.named_in_rows.keys().chain(snapshot.named_in_claims.keys());
+    for node in named.filter(|node| Some(*node) != stopped) {
         if !snapshot.nodes.contains_key(node) {
             watch(lease);
         }
@@ -42,15 +42,16 @@ pub(super) fn time_to_watch(
     for (node, found) in snapshot.nodes.iter().filter(|(node, _)| Some(*node) != stopped) {
         match &found.row {
             Err(_) => watch(lease),
-            Ok(row) if row.status == NodeStatus::Live => {
-                watch(lease.max(Duration::from_millis(row.lease)));
-            }
+            Ok(row) if row.status == NodeStatus::Live => match row.lease > LONGEST_LEASE {
+                true => watch(lease),
+                false => watch(lease.max(Duration::from_millis(row.lease))),
+            },
             // An incarnation that the row does not know may be a later one.
             Ok(row) => {
-                let later = |named: &Incarnation| {
+                let is_later = |named: &Incarnation| {
                     *named != row.incarnation && named.counter >= row.incarnation.counter
                 };
-                if named.get(node).is_some_and(|named| named.iter().any(later)) {
+                if snapshot.named(node).any(is_later) {
                     watch(lease);
                 }
             }
