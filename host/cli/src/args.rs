@@ -3,8 +3,8 @@
 mod access;
 mod cluster;
 mod pools;
-mod shards;
 mod repair;
+mod shards;
 mod variables;
 
 use std::net::SocketAddr;
@@ -24,8 +24,8 @@ pub(crate) use cluster::{
     Top, Undeploy, Watch,
 };
 pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
-pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
+pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };

@@ -24,6 +24,7 @@ mod ratio;
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use average::Average;
 pub use check::InvalidMove;
@@ -135,6 +136,20 @@ pub trait AllocationStrategy: fmt::Debug + Send + Sync {
     /// Must converge: if it is called repeatedly, its moves are carried out, and nothing else changes, it eventually
     /// returns no moves.
     fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move>;
+}
+
+impl<S: AllocationStrategy + ?Sized> AllocationStrategy for Arc<S> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn allocate(&self, view: &AllocationView) -> Vec<Move> {
+        (**self).allocate(view)
+    }
+
+    fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
+        (**self).rebalance(view, limit)
+    }
 }
 
 impl AllocationView {

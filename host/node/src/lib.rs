@@ -65,6 +65,8 @@
 //!   acknowledged turn, but its shards remain unavailable until its lease has expired.
 //! - **Health check.** A program may bring its own [`HealthCheck`](health_check::HealthCheck) ([`NodeParts`]), which
 //!   tells the others early that a node's process has ended.
+//! - **Strategy.** A program may bring its own [`AllocationStrategy`](assign::AllocationStrategy) ([`NodeParts`]), which
+//!   decides which host gets which shard: see `examples/own-strategy`.
 //! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory cost.
 //! - **Logs.** The crate writes `tracing` events and installs no subscriber.
 //!
@@ -102,6 +104,7 @@ pub use init::{
 };
 pub use node::{Node, NodeParts, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, policy, user_file};
+pub use ostraca_core::{assign, ids};
 pub use ostraca_health as health_check;
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;

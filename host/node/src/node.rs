@@ -28,6 +28,7 @@ use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::ControlThread;
 use ostraca_control::view::{ClusterView, EventLog};
+use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
@@ -131,6 +132,9 @@ pub struct NodeParts {
     /// Finds out whether the processes of other nodes have ended (S7). `health-check.interval` and
     /// `health-check.timeout` apply to it; `health-check.kind` does not. Default: what the configuration says.
     pub health_check: Option<Arc<dyn HealthCheck>>,
+    /// Decides which host gets which shard while this node is the manager, in pools that name no strategy (K22, K23).
+    /// Default: what the configuration says.
+    pub strategy: Option<Arc<dyn AllocationStrategy>>,
 }
 
 /// A node's description, for the line that reports it ready.
@@ -155,19 +159,19 @@ impl Node {
     /// # Errors
     /// Any error that keeps the node from serving, with help text.
     pub fn start(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
-        Self::start_with_parts(config, NodeParts::default())
+        Self::start_with(config, NodeParts::default())
     }
 
     /// Like [`Node::start`], with parts that the program supplies.
     ///
     /// # Errors
     /// The same as for [`Node::start`].
-    pub fn start_with_parts(
+    pub fn start_with(
         config: Config,
         parts: NodeParts,
     ) -> BoxFuture<'static, Result<Self, NodeError>> {
         let starting = async move {
-            let mut node = Self::launch_with_parts(config, parts).await?;
+            let mut node = Self::launch_with(config, parts).await?;
             match node.wait_until_ready().await {
                 Ok(()) => Ok(node),
                 Err(error) => {

@@ -30,8 +30,8 @@ impl HealthCheck for Supplied {
 }
 
 async fn start(home: &Path, check: &Arc<Supplied>) -> Node {
-    let parts = NodeParts { health_check: Some(check.clone()) };
-    Node::start_with_parts(config(home), parts).await.expect("a node that serves")
+    let parts = NodeParts { health_check: Some(check.clone()), ..NodeParts::default() };
+    Node::start_with(config(home), parts).await.expect("a node that serves")
 }
 
 #[test]

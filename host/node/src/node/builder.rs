@@ -9,6 +9,7 @@ use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
 use ostraca_control::{self as control, ControlThread};
+use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity};
 use ostraca_core::pools::Pool;
@@ -176,7 +177,13 @@ impl NodeBuilder {
         })
     }
 
-    pub(super) fn machine(&self, addresses: &[String], stores: &StoreHandles) -> Machine {
+    /// Creates the node's machine. `strategy` takes the place of the configured one.
+    pub(super) fn machine(
+        &self,
+        addresses: &[String],
+        stores: &StoreHandles,
+        strategy: Option<Arc<dyn AllocationStrategy>>,
+    ) -> Machine {
         let roles = self.config.roles();
         let name = NodeIdentity {
             node: self.node.clone(),
@@ -189,7 +196,11 @@ impl NodeBuilder {
             seed: rand::random(),
         };
         let settings = self.config.node_settings();
-        Machine::new(settings, name, self.config.strategy())
+        let strategy = match strategy {
+            Some(own) => Box::new(own),
+            None => self.config.strategy(),
+        };
+        Machine::new(settings, name, strategy)
     }
 
     pub(super) fn summary(&self, stores: &StoreHandles) -> Summary {

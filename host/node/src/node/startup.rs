@@ -39,14 +39,14 @@ impl Node {
     /// # Errors
     /// The same as for [`Node::start`].
     pub fn launch(config: Config) -> BoxFuture<'static, Result<Self, NodeError>> {
-        Self::launch_with_parts(config, NodeParts::default())
+        Self::launch_with(config, NodeParts::default())
     }
 
     /// Like [`Node::launch`], with parts that the program supplies.
     ///
     /// # Errors
     /// The same as for [`Node::start`].
-    pub fn launch_with_parts(
+    pub fn launch_with(
         config: Config,
         parts: NodeParts,
     ) -> BoxFuture<'static, Result<Self, NodeError>> {
@@ -121,7 +121,11 @@ impl Node {
         network.set_gateway(&gateway);
         vital.spawn(gateway.clone().run());
 
-        let mut machine = basis.machine(&network.addresses, &stores);
+        let strategy = parts.strategy.clone();
+        let strategy_name =
+            strategy.as_ref().map_or_else(|| basis.config.strategy().name(), |own| own.name());
+        let strategy_name = strategy_name.to_owned();
+        let mut machine = basis.machine(&network.addresses, &stores, strategy);
         let mut health = health::start(&basis.config, parts.health_check).await?;
         if let Some(process) = health.as_mut().and_then(|health| health.pod.take()) {
             machine.set_process(process);
@@ -189,7 +193,7 @@ impl Node {
             stats: basis.stats.clone(),
             max_live_memory: basis.config.max_live_memory(),
             gauges: workers.gauges.clone(),
-            strategy: basis.config.strategy().name().into(),
+            strategy: strategy_name,
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());

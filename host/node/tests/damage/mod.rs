@@ -142,6 +142,7 @@ pub(crate) fn cluster_of(
         version: 1,
         addresses: vec!["n1:1".into()],
         pool_roles: Vec::new(),
+        weight: 1,
         pools: Pools::one(shards),
         seed: 7,
     };
