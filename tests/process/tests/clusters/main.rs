@@ -12,6 +12,7 @@ mod manager_rows;
 mod monitoring;
 mod once;
 mod order_across;
+mod pauses;
 mod placement;
 mod pools;
 mod revisions;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ostraca_client::Entity;
+use ostraca_core::hash::shard_of;
 use ostraca_process_tests::cluster::{NO_STORE, Options, View};
 use ostraca_process_tests::{Cluster, artifacts};
 
@@ -104,7 +105,7 @@ async fn a4_shards_with_many_turns_are_spread_over_the_hosts() {
     let mut shards = BTreeSet::new();
     let mut ids = Vec::new();
     for id in cluster.ids_owned_by(1, "hot", 40).await.expect("ids") {
-        let shard = ostraca_process_tests::shard_of(&id, SHARDS).0;
+        let shard = shard_of(&id, SHARDS).0;
         if shards.insert(shard) {
             ids.push(id);
         }
