@@ -383,6 +383,11 @@ fn k36_shards_of_a_lost_pool_are_left_alone() {
     let expected = [ContradictionKind::LongAssignments, ContradictionKind::UnknownPool];
     assert_eq!(kinds(&findings), expected);
     assert!(findings.changes.is_empty(), "{:?}", findings.changes);
+    // A binding that does not say which pool it is of.
+    world.put(&rows::binding_key("order"), Bytes::from_static(&[3, 255]));
+    assert!(world.check().changes.is_empty());
+    world.rows.remove(&rows::binding_key("order"));
+    assert_eq!(world.check().changes.len(), 1);
 }
 
 #[test]

@@ -122,6 +122,11 @@ fn check_bindings(
         }
     }
     let deployed: BTreeSet<_> = types.iter().map(|(name, _)| name.as_str()).collect();
+    // Whose pools are not known because neither the type's row nor its binding can be used.
+    let mut unknown =
+        snapshot.others.iter().filter_map(|row| rows::type_name(&row.key)).any(|name| {
+            !deployed.contains(name) && snapshot.other(&rows::binding_key(name)).is_none()
+        });
     for row in &snapshot.others {
         let Some(name) = binding_type(&row.key) else { continue };
         if deployed.contains(name) {
@@ -133,13 +138,14 @@ fn check_bindings(
             }
             Ok(_) => {}
             Err(why) => {
+                unknown = true;
                 let what = format!("it cannot be decoded: {why}");
                 let kind = ContradictionKind::UnreadableRow;
                 findings.report(kind, &row.key, what, Remedy::manual(RESTORE));
             }
         }
     }
-    Ok(are_complete)
+    Ok(are_complete && !unknown)
 }
 
 /// Checks that entities are where their ids belong, and that their types are deployed.
