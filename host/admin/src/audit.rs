@@ -192,6 +192,7 @@ fn change(request: &AdminOperation) -> Option<Change> {
         | Op::Figures
         | Op::WhoAmI
         | Op::Pauses
+        | Op::ShardFigures
         | Op::Events(_)
         | Op::Audit(_) => None,
     }

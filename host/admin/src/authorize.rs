@@ -113,6 +113,7 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         | Op::Events(_)
         | Op::RebalancePlan
         | Op::Figures
+        | Op::ShardFigures
         | Op::Pauses => vec![Everywhere(View)],
         Op::Entities(request) => vec![on(View, &request.r#type)],
         Op::Inspect(request) => with_values(&request.r#type, request.values),

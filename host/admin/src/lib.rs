@@ -33,6 +33,7 @@ mod pools;
 mod rebalance;
 mod revocations;
 mod rollouts;
+mod shard_figures;
 mod standing;
 mod status;
 mod subscriptions;
@@ -269,6 +270,9 @@ impl AdminService {
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::Placement(request) => self.placement(principal, request).await,
+            AdminOperation::ShardFigures => {
+                Ok(AdminOutput::ShardFigures(self.shard_figures().await))
+            }
             AdminOperation::Pools(request) => self.pools(principal, request).await,
             AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,

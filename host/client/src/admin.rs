@@ -22,9 +22,9 @@ use ostraca_wire::proto::{
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NewPool,
     NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest, PlacementRequest, PlacementState,
     PolicyRequest, PolicyState, PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress,
-    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardInfo, ShardPause, ShardRange,
-    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult, Variables,
-    VariablesRequest, WhoAmI, WhoAmIRequest,
+    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo,
+    ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest,
+    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -269,6 +269,26 @@ impl Client {
             Some(Response::Pauses(pauses)) => Ok(pauses.pauses),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// What each shard has done and holds, from the shards' owners (K37, K38).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn shard_figures(&self) -> Result<ShardStatistics, AdminError> {
+        let request = Request::ShardFigures(ShardFiguresRequest {});
+        let mut all = ShardStatistics::default();
+        for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match page {
+                Response::ShardFigures(page) => {
+                    all.shards.extend(page.shards);
+                    all.unresponsive.extend(page.unresponsive);
+                }
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
     }
 
     /// The identity of the connected node.

@@ -127,9 +127,10 @@ pub use ostraca_wire::proto::{
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
     NewPool, NodeFigures, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, PinInfo,
     PlacementInfo, PlacementRequest, PlacementState, PoolInfo, PoolPlacement, Problem,
-    RebalancePlan, RebalanceProgress, Rollout, ShardAtNode, ShardInfo, ShardMove, ShardPause,
-    ShardRange, ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail,
-    TellDetail, TimerDetail, TypePermissions, UndeployResult, WhoAmI, WorkFigures,
+    RebalancePlan, RebalanceProgress, Rollout, ShardAtNode, ShardFigures, ShardInfo, ShardMove,
+    ShardPause, ShardRange, ShardState, ShardStatistics, StateChange, StateKey, Status,
+    StatusProblem, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions, UndeployResult,
+    WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

@@ -303,9 +303,14 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&answer, "080112036162631803");
     let entity = InspectEntity { r#type: "t".into(), id: "i".into() };
     let shards = vec![InspectShard { shard: 1, entities: vec![entity] }];
-    let request =
-        PeerInspectRequest { shards, types: vec!["t".into()], count_live: true, figures: true };
-    same(&request, "0a0a080112060a017412016912017418012001");
+    let request = PeerInspectRequest {
+        shards,
+        types: vec!["t".into()],
+        count_live: true,
+        figures: true,
+        shard_figures: true,
+    };
+    same(&request, "0a0a080112060a0174120169120174180120012801");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
     let activity = Some(EntityActivity { failed_starts: 6, ..EntityActivity::default() });
@@ -322,11 +327,13 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let failure_reason = "w".into();
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason, live }];
     let figures = Some(NodeFigures { node: "n".into(), ..NodeFigures::default() });
-    let response = PeerInspectResponse { shards, types, figures };
+    let shard_figures = vec![ShardFigures { shard: 3, ..ShardFigures::default() }];
+    let response = PeerInspectResponse { shards, types, figures, shard_figures };
     let hex = concat!(
         "0a220801121e080110021a0a0a016312016d1803200450055a050806120172e203022806",
         "120d080110021a0177220408031004",
         "1a030a016e",
+        "22020803",
     );
     same(&response, hex);
 }

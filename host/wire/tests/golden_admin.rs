@@ -44,6 +44,16 @@ fn requests_about_the_cluster() {
         strategy: "s".into(),
         min_hosts: 6,
     });
+    let at = |shard, node: &str| ShardAtNode { shard, node: node.into() };
+    let placement = PlacementRequest {
+        pins: vec![at(3, "a")],
+        placement: Some(PoolPlacement {
+            pool: "p".into(),
+            nodes: vec!["a".into()],
+            shards: vec![1, 0],
+        }),
+        moves: vec![at(4, "b")],
+    };
     let policy = PolicyRequest { text: Some("t".into()), expected_revision: Some(2), force: true };
     let authorities = AuthoritiesRequest {
         trusted: Some("t".into()),
@@ -79,6 +89,11 @@ fn requests_about_the_cluster() {
         (Request::DeadLetters(dead_letters), "720d0a017412016918032201612801"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
         (Request::Pools(PoolsRequest { create }), "b201120a100a016e10021a01682201722a01733006"),
+        (
+            Request::Placement(placement),
+            "ba011a0a050803120161120a0a01701201611a0201001a050804120162",
+        ),
+        (Request::ShardFigures(ShardFiguresRequest {}), "f20400"),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),
         (
@@ -406,6 +421,44 @@ fn responses_about_the_cluster() {
             Response::Pools(Pools { pools: vec![pool] }),
             "0801b2011d0a1b0a016e100218032201682a017232017338074008480950\
              0a5a0162",
+        ),
+        (
+            Response::Placement(PlacementState {
+                pins: vec![PinInfo {
+                    shard: 3,
+                    node: "a".into(),
+                    created_unix_ms: 5,
+                    created_by: "b".into(),
+                }],
+                placements: vec![PlacementInfo {
+                    pool: "p".into(),
+                    wanted: 2,
+                    in_place: 1,
+                    said_unix_ms: 5,
+                    said_by: "b".into(),
+                    has_effect: true,
+                }],
+            }),
+            "0801ba011c0a0a0803120161180522\
+             0162120e0a01701002180120052a01623001",
+        ),
+        (
+            Response::ShardFigures(ShardStatistics {
+                shards: vec![ShardFigures {
+                    shard: 1,
+                    epoch: 2,
+                    owner: "o".into(),
+                    serving: true,
+                    turns: 5,
+                    committed_bytes: 6,
+                    memory_bytes: 7,
+                    queued: 8,
+                    live: [("t".to_owned(), 9)].into(),
+                }],
+                unresponsive: vec![NodeIssue { node: "n".into(), reason: "r".into() }],
+            }),
+            "0801f204220a18080110021a016f20012805300638074008\
+             4a050a0174100912060a016e120172",
         ),
         (
             Response::Shards(Shards { shards: vec![shard] }),

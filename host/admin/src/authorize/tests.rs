@@ -148,6 +148,7 @@ fn each_request_is_for_exactly_these_roles() {
         ("pauses", AdminOperation::Pauses, "odvn"),
         ("who am I", AdminOperation::WhoAmI, "odcvOs-n"),
         ("figures", AdminOperation::Figures, "odvn"),
+        ("shard figures", AdminOperation::ShardFigures, "odvn"),
         ("events", AdminOperation::Events(EventsRequest::default()), "odvn"),
         ("plan of a rebalance", AdminOperation::RebalancePlan, "odvn"),
         ("pools", AdminOperation::Pools(PoolsRequest::default()), "odvn"),

@@ -11,6 +11,12 @@ pub(crate) struct Shards {
     /// Print one line per shard instead of the map
     #[arg(long)]
     pub(crate) list: bool,
+    /// Print what shards do and hold, by pool, type and shard, from their owners
+    #[arg(long, conflicts_with = "list")]
+    pub(crate) stats: bool,
+    /// With --stats: the time over which rates are averages
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, requires = "stats")]
+    pub(crate) interval: Duration,
     #[command(subcommand)]
     pub(crate) what: Option<ShardsCommand>,
 }

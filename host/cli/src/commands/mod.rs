@@ -48,6 +48,7 @@ pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod shards;
+mod statistics;
 pub(crate) mod status;
 pub(crate) mod store;
 mod store_move;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ostraca_client::{ShardInfo, ShardState};
 use serde_json::json;
 
-use super::placement;
+use super::{placement, statistics};
 use crate::args::{Global, OutputFormat, Shards};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
@@ -19,6 +19,9 @@ const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {
     if let Some(what) = &args.what {
         return placement::run(global, what).await;
+    }
+    if args.stats {
+        return statistics::run(global, args.interval).await;
     }
     let client = connection::connect(global).await?;
     let all = connection::with_spinner("contacting the node", client.shards()).await?;

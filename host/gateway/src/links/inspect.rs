@@ -17,7 +17,7 @@ use ostraca_wire::proto::{
     InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, LiveEntities,
     NodeFigures, NodeIssue, PeerInspectRequest, PeerInspectResponse,
 };
-use ostraca_workers::{EntityInspection, Input, ShardInspection, worker_of};
+use ostraca_workers::{EntityInspection, Input, ShardFigures, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{MessageLinks, lock};
@@ -120,6 +120,32 @@ impl Gateway {
         })
     }
 
+    /// What the shards of a node have done. The node may be this one.
+    ///
+    /// # Errors
+    /// If the node does not respond in time, is stopping, or is unreachable.
+    pub async fn shard_figures(&self, at: &Member) -> Result<Vec<proto::ShardFigures>, NodeIssue> {
+        if at.node == self.links.local_node {
+            let node = at.node.to_string();
+            let local = self.shard_figures_local().await;
+            return local.ok_or_else(|| NodeIssue { node, reason: "it stops".into() });
+        }
+        let request = PeerInspectRequest { shard_figures: true, ..PeerInspectRequest::default() };
+        Ok(self.ask(at, &request).await?.shard_figures)
+    }
+
+    /// `None` if a worker has ended.
+    async fn shard_figures_local(&self) -> Option<Vec<proto::ShardFigures>> {
+        let ask = |worker: &mpsc::UnboundedSender<Input>| {
+            let (answer, received) = oneshot::channel();
+            // If the worker has ended, it drops the sender.
+            let _ = worker.send(Input::MeasureShards(answer));
+            received
+        };
+        let all = try_join_all(self.workers.iter().map(ask)).await.ok()?;
+        Some(all.into_iter().flatten().map(figures_to_wire).collect())
+    }
+
     /// Sends a request to another node.
     async fn ask(
         &self,
@@ -192,7 +218,11 @@ impl Gateway {
                 .collect(),
         });
         let figures = self.own_figures.get().filter(|_| figures).and_then(|figures| figures());
-        Some(PeerInspectResponse { shards: shards.collect(), types, figures })
+        let shard_figures = match request.shard_figures {
+            true => self.shard_figures_local().await?,
+            false => Vec::new(),
+        };
+        Some(PeerInspectResponse { shards: shards.collect(), types, figures, shard_figures })
     }
 }
 
@@ -256,6 +286,20 @@ pub fn failure_to_wire(failure: LastFailure) -> proto::LastFailure {
 #[must_use]
 pub fn migration_to_wire((revision, reason): (u64, Arc<str>)) -> proto::FailedMigration {
     proto::FailedMigration { revision, reason: reason.to_string() }
+}
+
+fn figures_to_wire(figures: ShardFigures) -> proto::ShardFigures {
+    proto::ShardFigures {
+        shard: figures.shard.0,
+        epoch: figures.epoch.0,
+        owner: String::new(),
+        serving: figures.serving,
+        turns: figures.turns,
+        committed_bytes: figures.committed_bytes,
+        memory_bytes: figures.memory_bytes,
+        queued: figures.queued,
+        live: figures.live.into_iter().map(|(name, count)| (name.to_string(), count)).collect(),
+    }
 }
 
 fn inspected(shard: InspectedShard) -> ShardInspection {

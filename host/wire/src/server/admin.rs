@@ -100,6 +100,8 @@ pub enum AdminOperation {
     Cluster(proto::ClusterConfigRequest),
     /// Shows where shards are wanted, after these changes.
     Placement(proto::PlacementRequest),
+    /// What each shard has done.
+    ShardFigures,
     /// Lists the pools, perhaps after one is created.
     Pools(proto::PoolsRequest),
     /// Show or replace the policy.
@@ -165,6 +167,8 @@ pub enum AdminOutput {
     Cluster(proto::ClusterConfig),
     /// Where shards are wanted.
     Placement(proto::PlacementState),
+    /// What each shard has done.
+    ShardFigures(proto::ShardStatistics),
     /// The pools.
     Pools(proto::Pools),
     /// The policy in force.
@@ -279,6 +283,7 @@ fn operation(request: Request) -> Result<AdminOperation, Problem> {
         Request::MoveShards(request) => Ok(AdminOperation::MoveShards(request)),
         Request::Cluster(request) => cluster(request),
         Request::Placement(request) => placement(request),
+        Request::ShardFigures(_) => Ok(AdminOperation::ShardFigures),
         Request::Pools(request) => pools(request),
         Request::Policy(request) => Ok(AdminOperation::Policy(request)),
         Request::Revocations(request) => revocations(request),
@@ -666,6 +671,19 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
             Response::Deployments(proto::Deployments { deployments })
         }),
+        Ok(AdminOutput::ShardFigures(all)) => {
+            let proto::ShardStatistics { shards, unresponsive } = all;
+            let mut frames = pages(&shards, most, |shards| {
+                let unresponsive = Vec::new();
+                Response::ShardFigures(proto::ShardStatistics { shards, unresponsive })
+            });
+            if !unresponsive.is_empty() {
+                let shards = Vec::new();
+                let rest = proto::ShardStatistics { shards, unresponsive };
+                frames.extend(one(Response::ShardFigures(rest)));
+            }
+            frames
+        }
         Ok(AdminOutput::Shards(all)) => {
             pages(&all, most, |shards| Response::Shards(proto::Shards { shards }))
         }

@@ -135,6 +135,26 @@ async fn a4_shards_with_many_turns_are_spread_over_the_hosts() {
     };
     let view = cluster.wait("the busy shards are spread", spread).await.expect("spread");
     println!("busy shards: {shards:?}; {view}");
+
+    // The owners say what their shards do (K37, K38). An entity that was only queried is live too.
+    let asked = (0..).map(|number| format!("cold{number}"));
+    let cold = asked.into_iter().find(|id| !shards.contains(&shard_of(id, SHARDS).0));
+    let cold = cold.expect("an id in another shard");
+    let session = client.session();
+    session.query(&Entity::new("counter", cold.as_str()), "get", "").await.expect("a reply");
+    let (code, text) = run(&cluster, &["shards", "--stats", "--output", "json"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let stats: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let all = stats["shards"].as_array().expect("shards");
+    assert_eq!(all.len(), SHARDS as usize, "{text}");
+    let of = |shard: u32| all.iter().find(|it| it["shard"] == shard).expect("a shard");
+    for shard in &shards {
+        let (live, rate) = (&of(*shard)["live"]["counter"], &of(*shard)["turns_per_second"]);
+        assert!(*live == 1 && rate.as_u64() > Some(0), "shard {shard}: {}", of(*shard));
+    }
+    assert_eq!(of(shard_of(&cold, SHARDS).0)["live"]["counter"], 1);
+    let (code, text) = run(&cluster, &["shards", "--stats"]).await;
+    assert!(code == Some(0) && text.contains("LAST PAUSE") && text.contains("counter"), "{text}");
     stop.store(true, Ordering::Relaxed);
     for sender in senders {
         assert!(sender.await.expect("no panic") > 0);
