@@ -71,7 +71,8 @@ mod tests {
 
     fn view(hosts: &[&str], shards: usize) -> AllocationView {
         let hosts = hosts.iter().map(|name| Host::new((*name).into(), 1)).collect();
-        AllocationView { hosts, shards: vec![ShardPlacement::default(); shards], seed: 1 }
+        let shards = vec![ShardPlacement::default(); shards];
+        AllocationView { hosts, shards, seed: 1, measured: true }
     }
 
     fn carry_out(view: &mut AllocationView, moves: Vec<Move>) {

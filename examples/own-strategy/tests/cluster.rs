@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, Profile, ShardState};
+use ostraca_client::{Client, Profile, ShardInfo, ShardState};
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{InitOptions, JoinOptions, init, join};
 
@@ -77,7 +77,9 @@ fn k22_a_node_places_shards_by_a_strategy_of_its_own() {
         loop {
             let shards = client.shards().await.expect("the shards");
             let mut counts = BTreeMap::<String, usize>::new();
-            for shard in shards.iter().filter(|it| it.state() == ShardState::Serving) {
+            let owned =
+                |it: &&ShardInfo| matches!(it.state(), ShardState::Serving | ShardState::Assigned);
+            for shard in shards.iter().filter(owned) {
                 *counts.entry(shard.owner.clone()).or_default() += 1;
             }
             if counts == wanted {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, Profile, ShardState};
+use ostraca_client::{Client, Profile, ShardInfo, ShardState};
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, JoinOptions, Node, init, join};
 
@@ -55,7 +55,9 @@ async fn wait(client: &Client, wanted: &[(&str, usize)]) {
     loop {
         let shards = client.shards().await.expect("the shards");
         let mut counts = BTreeMap::<String, usize>::new();
-        for shard in shards.iter().filter(|it| it.state() == ShardState::Serving) {
+        let owned =
+            |it: &&ShardInfo| matches!(it.state(), ShardState::Serving | ShardState::Assigned);
+        for shard in shards.iter().filter(owned) {
             *counts.entry(shard.owner.clone()).or_default() += 1;
         }
         if counts == wanted {

@@ -18,6 +18,7 @@ use ostraca_core::ids::{NodeId, ShardId};
 use ostraca_core::node::Event;
 use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::NodeStatus;
+use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     PinInfo, PlacementInfo, PlacementRequest, PlacementState, PoolPlacement, Problem, ShardAtNode,
@@ -28,8 +29,10 @@ use super::catalog_problem::to_problem;
 use super::pools::unknown_pool;
 use super::{AdminService, store_failed, unknown_node};
 
-/// Maximum number of pinned shards in a cluster.
-const MAX_PINS: usize = 16_384;
+/// Maximum number of pinned shards in a cluster: one row has all of them.
+const MAX_PINS: usize = 512;
+/// Maximum size of the name of who pinned a shard, as the row keeps it, in bytes.
+const MAX_BY: usize = 64;
 /// How often a row is written again that changes concurrently.
 const ATTEMPTS: usize = 8;
 
@@ -47,9 +50,18 @@ impl AdminService {
                 check_host(&view, &pools, it, false)?;
             }
         }
+        let pins = match request.moves.is_empty() {
+            true => PinsRow::default(),
+            false => {
+                let store = &*self.deployer.cluster_store;
+                let found = rows::read::<PinsRow>(store, PINS).await.map_err(to_problem)?;
+                found.map(|(row, _)| row).unwrap_or_default()
+            }
+        };
         for it in &request.moves {
             check_shard(&pools, it.shard)?;
             check_host(&view, &pools, it, true)?;
+            check_not_pinned(&pins, it)?;
         }
         if let Some(wanted) = &request.placement {
             check_wanted(&view, &pools, wanted)?;
@@ -83,7 +95,7 @@ impl AdminService {
                         shard,
                         node: node.into(),
                         at_ms: self.gateway.clock.now().utc,
-                        by: principal.into(),
+                        by: truncated(principal),
                         extensions: Extensions::default(),
                     }),
                 }
@@ -117,9 +129,10 @@ impl AdminService {
                 nodes: wanted.nodes.clone(),
                 shards: wanted.shards.clone(),
                 at_ms: self.gateway.clock.now().utc,
-                by: principal.into(),
+                by: truncated(principal),
                 extensions: before.extensions.clone(),
             };
+            check_size(&row)?;
             let is_news =
                 (&before.nodes, &before.shards, &before.by) != (&row.nodes, &row.shards, &row.by);
             if is_news {
@@ -179,6 +192,36 @@ impl AdminService {
             said_unix_ms: row.at_ms,
             said_by: row.by.clone(),
             has_effect: pool.strategy.map_or(&*self.strategy, |of| of.name()) == external,
+        }
+    }
+}
+
+/// What a row keeps of a principal's name.
+fn truncated(principal: &str) -> String {
+    principal[..principal.floor_char_boundary(MAX_BY)].into()
+}
+
+/// Refuses a placement that no store can keep.
+fn check_size(row: &PlacementRow) -> Result<(), Problem> {
+    let bytes = rows::encode_value(row).map_err(to_problem)?.len();
+    if bytes <= MAX_ROW_VALUE_BYTES {
+        return Ok(());
+    }
+    let (shards, nodes) = (row.shards.len(), row.nodes.len());
+    let text = format!(
+        "the placement of {shards} shards on {nodes} nodes needs {bytes} bytes, at most {MAX_ROW_VALUE_BYTES}"
+    );
+    Err(invalid(text, "use a pool with fewer shards, or name fewer nodes"))
+}
+
+fn check_not_pinned(pins: &PinsRow, wanted: &ShardAtNode) -> Result<(), Problem> {
+    let ShardAtNode { shard, node } = wanted;
+    let found = pins.pins.binary_search_by_key(&ShardId(*shard), |pin| pin.shard);
+    match found.ok().map(|at| &pins.pins[at]).filter(|pin| pin.node != *node) {
+        None => Ok(()),
+        Some(pin) => {
+            let text = format!("shard {shard} is pinned to `{}`", pin.node);
+            Err(invalid(text, "end the pin first: `ostraca shards unpin`"))
         }
     }
 }

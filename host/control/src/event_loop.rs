@@ -157,9 +157,7 @@ impl ControlLoop {
             },
             Input::Measured(figures) => {
                 let loads = self.loads.measure(&self.deps.config.load_settings(), figures);
-                if !loads.is_empty() {
-                    self.handle_event(Event::LoadsMeasured(loads));
-                }
+                self.handle_event(Event::LoadsMeasured(loads));
             }
             Input::Plan(answer) => {
                 // The requester may no longer exist.

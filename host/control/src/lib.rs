@@ -20,6 +20,7 @@ mod health;
 mod inbox;
 mod links;
 mod loads;
+mod measuring;
 mod message;
 mod store_calls;
 pub mod view;

@@ -1,14 +1,10 @@
-//! Measures the loads of this node's shards at an interval, for the manager (A4).
+//! The loads of this node's shards, from what they have done (A4).
 
 use std::collections::BTreeMap;
 
 use ostraca_config::config::LoadSettings;
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_workers::{Input as WorkerInput, ShardFigures};
-use tokio::sync::oneshot;
-
-use super::Input;
-use super::event_loop::ControlLoop;
+use ostraca_workers::ShardFigures;
 
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -40,32 +36,6 @@ impl LoadMeter {
         let loads = known.collect();
         self.last = served().map(|it| ((it.shard, it.epoch), it.turns)).collect();
         loads
-    }
-}
-
-impl ControlLoop {
-    /// Asks every worker; their answers come back as one input.
-    pub(super) fn measure_loads(&self) {
-        let asked: Vec<_> = self
-            .deps
-            .workers
-            .iter()
-            .map(|worker| {
-                let (answer, figures) = oneshot::channel();
-                // A worker that has ended does not answer.
-                let _ = worker.send(WorkerInput::MeasureShards(answer));
-                figures
-            })
-            .collect();
-        let own = self.own.clone();
-        tokio::spawn(async move {
-            let mut all = Vec::new();
-            for figures in asked {
-                all.extend(figures.await.unwrap_or_default());
-            }
-            // The receiver is dropped only when the node is stopping.
-            let _ = own.send(Input::Measured(all));
-        });
     }
 }
 

@@ -60,7 +60,11 @@ impl ControlLoop {
                 }
             }
             // These rows must take effect before the machine registers on the basis of the list.
-            for row in types.iter().filter(|row| rows::is_cluster_wide(&row.key)) {
+            // Where shards are wanted depends on the pools, so the row of the pools comes first.
+            let mut cluster_wide: Vec<_> =
+                types.iter().filter(|row| rows::is_cluster_wide(&row.key)).collect();
+            cluster_wide.sort_by_key(|row| row.key != rows::POOLS);
+            for row in cluster_wide {
                 let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
             }
             access.on_rows_read(&types, read_at);

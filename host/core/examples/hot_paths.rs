@@ -223,6 +223,7 @@ fn plan(rounds: u64) -> Duration {
         hosts: (0..100).map(host).collect(),
         shards: vec![ShardPlacement::default(); SHARDS],
         seed: 1,
+        measured: true,
     };
     for chosen in strategy.allocate(&view) {
         view.shards[chosen.shard.0 as usize - 1].owner = Some(chosen.to);

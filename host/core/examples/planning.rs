@@ -30,8 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut place, mut join, mut most_moves) = (Vec::new(), Vec::new(), 0);
     for seed in 0..ROUNDS as u64 {
         let hosts = (0..NODES).map(host).collect();
-        let mut view =
-            AllocationView { hosts, shards: vec![ShardPlacement::default(); SHARDS], seed };
+        let mut view = AllocationView {
+            hosts,
+            shards: vec![ShardPlacement::default(); SHARDS],
+            seed,
+            measured: true,
+        };
         let start = Instant::now();
         let moves = black_box(strategy.allocate(black_box(&view)));
         place.push(start.elapsed().as_secs_f64() * 1e3);

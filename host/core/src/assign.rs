@@ -35,7 +35,7 @@ pub use load::MeasuredLoad;
 pub use preferred_host::{Ranges, Rendezvous};
 
 use crate::ids::{NodeId, ShardId};
-use ratio::Ratio;
+pub(crate) use ratio::Ratio;
 
 /// A node that may own shards: it is live, has the host role, is not draining, and its store responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct ShardPlacement {
     /// The host at which an outside program wants the shard, as an index into [`AllocationView::hosts`]. `None` if it
     /// names none, or one that is not in the view (E9).
     pub wanted: Option<usize>,
-    /// Its load as its owner measured it; 0 if it has not been measured yet. Only proportions matter.
+    /// Its load as its owner measured it; 0 if it is idle, or has not been measured yet. Only proportions matter.
     pub load: u32,
 }
 
@@ -105,6 +105,8 @@ pub struct AllocationView {
     pub shards: Vec<ShardPlacement>,
     /// Seed for random choices (S16.2). The same view gives the same moves.
     pub seed: u64,
+    /// Whether every host has said what the loads of its shards are. If not, a load of 0 may mean anything.
+    pub measured: bool,
 }
 
 /// A shard and the host that should own it. Its current owner, if it has one, must stop it first (S16.8).
@@ -161,7 +163,7 @@ impl AllocationView {
     }
 
     /// The hosts of the latest version.
-    fn latest(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn latest(&self) -> impl Iterator<Item = usize> {
         let latest = self.hosts.iter().map(|host| host.version).max();
         self.hosts
             .iter()
@@ -181,7 +183,7 @@ impl AllocationView {
     }
 
     /// What a host has, in relation to its weight.
-    fn ratio(&self, host: usize, number: u64) -> Ratio {
+    pub(crate) fn ratio(&self, host: usize, number: u64) -> Ratio {
         Ratio::new(number, self.weight(host))
     }
 

@@ -19,8 +19,10 @@ use crate::args::{
 use crate::failure::{Exit, Failure};
 use crate::{connection, output, quote};
 
-/// Pause between two looks at the shards.
+/// Interval at which the shards are looked at.
 const PAUSE: Duration = Duration::from_millis(250);
+/// How often a request is repeated: a new manager does not know it.
+const REPEAT: Duration = Duration::from_secs(15);
 /// Maximum number of shards in a request.
 const MAX_SHARDS: u32 = 4_096;
 /// The largest file of a placement.
@@ -80,10 +82,8 @@ async fn pins(global: &Global) -> Result<Exit, Failure> {
     let state = connection::with_spinner("contacting the node", client.placement(request)).await?;
     let shards = client.shards().await?;
     connection::disconnect(client).await;
-    let owner = |shard: u32| {
-        let found = shards.iter().find(|it| it.shard == shard);
-        found.map_or("", |it| &it.owner)
-    };
+    let owners: BTreeMap<_, _> = shards.iter().map(|it| (it.shard, it.owner.as_str())).collect();
+    let owner = |shard: u32| owners.get(&shard).copied().unwrap_or_default();
     if global.output == OutputFormat::Json {
         output::json(&to_json(&state, owner));
         return Ok(Exit::Done);
@@ -138,7 +138,7 @@ fn to_json<'a>(state: &PlacementState, owner: impl Fn(u32) -> &'a str) -> serde_
     })
 }
 
-/// Asks again and again for shards that do not move yet: the manager forgets a request that it cannot fulfil at once.
+/// Requests the moves, and waits until they have been made.
 async fn move_shards(global: &Global, args: &MoveShards) -> Result<Exit, Failure> {
     let all = at_node(args.shards, &args.to)?;
     let client = connection::connect(global).await?;
@@ -148,13 +148,15 @@ async fn move_shards(global: &Global, args: &MoveShards) -> Result<Exit, Failure
         bar.set_style(style);
     }
     let until = Instant::now() + args.timeout;
+    let mut request_at = Instant::now();
     let left = loop {
         let moves = missing(&client, args, &all).await?;
         bar.set_position((all.len() - moves.away) as u64);
         if moves.away == 0 || Instant::now() >= until {
             break moves.away;
         }
-        if !moves.idle.is_empty() {
+        if !moves.idle.is_empty() && Instant::now() >= request_at {
+            request_at = Instant::now() + REPEAT;
             let request = PlacementRequest { moves: moves.idle, ..PlacementRequest::default() };
             client.placement(request).await?;
         }

@@ -52,6 +52,8 @@ fn every_kind_of_control_message_keeps_its_number() {
         (5, ControlMessage::Report(Box::default())),
         (6, ControlMessage::Rebalance),
         (7, ControlMessage::NodeUnreachable { node: one() }),
+        (8, ControlMessage::Loads(vec![(shard, 5)])),
+        (9, ControlMessage::MoveShard { shard, to: one() }),
     ];
     for (number, message) in kinds {
         let bytes = codec::encode(&message).expect("encodes");
@@ -74,6 +76,8 @@ enum Later {
     Report(LaterReport),
     Rebalance,
     Unreachable { node: NodeId },
+    Loads,
+    MoveShard,
     Gossip { about: String },
 }
 

@@ -65,6 +65,30 @@ pub(super) fn allocate_to_emptiest(view: &AllocationView) -> (Vec<Move>, Vec<usi
     (moves, counts)
 }
 
+/// The average of these hosts, in relation to their weights. It includes all shards that no other host has, since a shard
+/// whose hand-off has no target yet will soon count somewhere (S16.1). A host to which more than that is pinned is left
+/// out: what it has above the others says nothing about them.
+fn average_without_pinned(view: &AllocationView, counts: &[usize], hosts: &[usize]) -> Ratio {
+    let mut pinned = vec![0_u64; view.hosts.len()];
+    for place in view.shards.iter().filter(|place| place.pinned) {
+        if let Some(count) = place.owner.and_then(|owner| pinned.get_mut(owner)) {
+            *count += 1;
+        }
+    }
+    let unplaced = view.shards.len().saturating_sub(counts.iter().sum());
+    let mut hosts = hosts.to_vec();
+    loop {
+        let all = hosts.iter().map(|host| counts[*host]).sum::<usize>() + unplaced;
+        let weights = hosts.iter().map(|host| view.weight(*host)).sum();
+        let average = Ratio::new(all as u64, weights);
+        let before = hosts.len();
+        hosts.retain(|host| view.ratio(*host, pinned[*host]) <= average);
+        if hosts.len() == before || hosts.is_empty() {
+            return average;
+        }
+    }
+}
+
 /// Moves shards from the host with the most to the one with the fewest, in relation to their weights, while the former
 /// has more than the latter would have with `gap` more shards. `gap` must be at least one. Without weights: while they
 /// differ by more than `gap`.
@@ -75,14 +99,8 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
     }
     // Unassigned shards come first (S16.3): the counts already include them.
     let (_, mut counts) = allocate_to_emptiest(view);
-    // S16.1: the average includes all shards, since a shard whose hand-off has no target yet will soon count
-    // somewhere.
     // A paused host neither gives nor gets shards, so its own do not count.
     let receivers: Vec<_> = view.receivers().collect();
-    let elsewhere: usize =
-        counts.iter().sum::<usize>() - receivers.iter().map(|host| counts[*host]).sum::<usize>();
-    let all = (view.shards.len() - elsewhere) as u64;
-    let weights = receivers.iter().map(|host| view.weight(*host)).sum();
     let mut excess = vec![Vec::new(); view.hosts.len()];
     for (shard, owner) in view.movable() {
         excess[owner].push(shard);
@@ -93,7 +111,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
     let mut most = BinaryHeap::new();
     let mut fewest = BinaryHeap::new();
     let ratio = |count: usize, host: usize| view.ratio(host, count as u64);
-    let average = Ratio::new(all, weights);
+    let average = average_without_pinned(view, &counts, &receivers);
     for host in receivers {
         let count = counts[host];
         if ratio(count, host) > average {

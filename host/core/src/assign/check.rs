@@ -120,7 +120,8 @@ mod tests {
         let owners = [Some(0), None, Some(2)];
         let shards =
             owners.map(|owner| ShardPlacement { owner, ..ShardPlacement::default() }).to_vec();
-        let view = AllocationView { hosts: vec![host("a"), host("b")], shards, seed: 1 };
+        let view =
+            AllocationView { hosts: vec![host("a"), host("b")], shards, seed: 1, measured: true };
         let to = |shard, to| Move { shard: ShardId(shard), to };
         let proposed = vec![to(1, 1), to(9, 0), to(0, 0), to(2, 1), to(3, 0), to(4, 0), to(2, 2)];
         let (moves, wrong) = filter_valid_moves(&view, proposed, MoveKind::Allocate);

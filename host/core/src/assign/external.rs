@@ -47,7 +47,8 @@ impl AllocationStrategy for External {
         }
         let wanted = wanted(view);
         let moves = view.movable().filter_map(|(shard, owner)| {
-            wanted(shard).filter(|to| *to != owner).map(|to| Move { shard, to })
+            let to = wanted(shard).filter(|to| *to != owner && !view.hosts[*to].paused);
+            to.map(|to| Move { shard, to })
         });
         moves.take(limit).collect()
     }

@@ -7,6 +7,8 @@
 //! It comes to rest under any constant load. The busiest host that can improve gives a shard away, and both hosts have
 //! less than it had afterwards: sorted from the highest to the lowest, the hosts' loads become smaller with each move.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::ratio::Ratio;
@@ -16,7 +18,8 @@ use crate::ids::ShardId;
 /// Hosts have about the same load in proportion to their weights, as far as shards can be divided: the shard is the
 /// smallest unit of movement (A4). Shards without a measured load count as idle, and are spread evenly.
 ///
-/// The time to compute a plan is proportional to the shards of the hosts with too much load, for each move.
+/// Nothing is balanced before every host has said what the loads of its shards are. The time to compute a plan is
+/// proportional to the shards, and to the hosts for each move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredLoad {
     tolerance: u32,
@@ -88,38 +91,41 @@ impl AllocationStrategy for MeasuredLoad {
 
     fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move> {
         let mut moves = Vec::new();
-        if view.hosts.is_empty() || !view.one_version() {
+        if view.hosts.is_empty() || !view.one_version() || !view.measured {
             return moves; // S16.2
         }
         // Unassigned shards come first (S16.3): the loads already include them.
         let (_, mut loads) = allocate(view);
-        let mut shards = vec![Vec::new(); view.hosts.len()];
+        let mut shards = vec![BTreeSet::new(); view.hosts.len()];
         for (shard, owner) in view.movable() {
-            shards[owner].push((cost(view, shard), shard));
+            shards[owner].insert((cost(view, shard), shard));
         }
         // A paused host neither gives nor gets shards, so its own do not count.
         let hosts: Vec<_> = view.receivers().collect();
         let weights: u64 = hosts.iter().map(|host| view.weight(*host)).sum();
-        let all: u64 = (1..).take(view.shards.len()).map(|shard| cost(view, ShardId(shard))).sum();
-        let elsewhere = (0..loads.len()).filter(|host| !hosts.contains(host));
-        let all = all - elsewhere.map(|host| loads[host]).sum::<u64>();
+        let all: u64 = hosts.iter().map(|host| loads[*host]).sum();
         let percent = u64::from(self.tolerance.max(1));
         let average = |of: u64| Ratio::new(all.saturating_mul(of), weights.saturating_mul(100));
         let (low, high) = (average(100 - percent.min(100)), average(100 + percent));
+        // Hosts that cannot improve anything: what they could give is too much for the host with the least load.
+        let mut stuck = BTreeSet::new();
         while moves.len() < limit {
             let of = |host: &usize| view.ratio(*host, loads[*host]);
             if hosts.iter().all(|host| (low..=high).contains(&of(host))) {
                 break;
             }
-            let mut from: Vec<_> =
-                hosts.iter().copied().filter(|host| of(host) > average(100)).collect();
-            from.sort_by_key(|host| (std::cmp::Reverse(of(host)), *host));
-            let best = from.into_iter().find_map(|from| {
-                best_move(view, &loads, (from, &hosts), &shards[from], percent)
-                    .map(|found| (from, found))
-            });
-            let Some((from, (at, to))) = best else { break };
-            let (cost, shard) = shards[from].swap_remove(at);
+            let least = hosts.iter().copied().min_by_key(|host| (of(host), *host));
+            let most = hosts.iter().copied().filter(|host| !stuck.contains(host));
+            let most = most.max_by_key(|host| (of(host), std::cmp::Reverse(*host)));
+            let (Some(from), Some(to)) = (most, least.filter(|to| Some(*to) != most)) else {
+                break;
+            };
+            let Some(found) = best_move(view, &loads, from, to, &shards[from], percent) else {
+                stuck.insert(from);
+                continue;
+            };
+            shards[from].remove(&found);
+            let (cost, shard) = found;
             loads[from] -= cost;
             loads[to] += cost;
             moves.push(Move { shard, to });
@@ -128,26 +134,32 @@ impl AllocationStrategy for MeasuredLoad {
     }
 }
 
-/// The shard of a host, as an index, and the target with which the busier of the two has the least load afterwards. The
-/// target must then have less than the host has now, by half of the tolerated percentage.
+/// The shard of a host with which the busier of the two has the least load after the move. The target must then have less
+/// than the host has now, by half of the tolerated percentage.
 fn best_move(
     view: &AllocationView,
     loads: &[u64],
-    (from, hosts): (usize, &[usize]),
-    shards: &[(u64, ShardId)],
+    from: usize,
+    to: usize,
+    shards: &BTreeSet<(u64, ShardId)>,
     percent: u64,
-) -> Option<(usize, usize)> {
-    let to = hosts.iter().copied().filter(|host| *host != from);
-    let to = to.min_by_key(|host| (view.ratio(*host, loads[*host]), *host))?;
+) -> Option<(u64, ShardId)> {
     let after = |cost: u64| {
         view.ratio(from, loads[from] - cost).max(view.ratio(to, loads[to].saturating_add(cost)))
     };
     // `load * (1 - percent / 200)`, without fractions.
     let damped = loads[from].saturating_mul(200 - percent.min(199));
     let most = Ratio::new(damped, view.weight(from).saturating_mul(200));
-    let fits = (0..)
-        .zip(shards)
-        .filter(|(_, (cost, _))| view.ratio(to, loads[to].saturating_add(*cost)) <= most);
-    let found = fits.min_by_key(|(_, (cost, shard))| (after(*cost), *shard));
-    found.map(|(at, _)| (at, to))
+    // With this cost, both would have the same: the best shard is one next to it.
+    let (heavy, light) = (u128::from(view.weight(from)), u128::from(view.weight(to)));
+    let surplus = (u128::from(loads[from]) * light).saturating_sub(u128::from(loads[to]) * heavy);
+    let even = u64::try_from(surplus.div_ceil(heavy + light)).unwrap_or(u64::MAX);
+    let even = (even, ShardId(0));
+    let next = [shards.range(even..).next(), shards.range(..even).next_back()];
+    let fits = next
+        .into_iter()
+        .flatten()
+        .copied()
+        .filter(|(cost, _)| view.ratio(to, loads[to].saturating_add(*cost)) <= most);
+    fits.min_by_key(|(cost, shard)| (after(*cost), *shard))
 }

@@ -70,7 +70,8 @@ fn rebalance(
     }
     view.movable()
         .filter_map(|(shard, owner)| {
-            home(shard).filter(|to| *to != owner).map(|to| Move { shard, to })
+            let home = home(shard).filter(|to| *to != owner && !view.hosts[*to].paused);
+            home.map(|to| Move { shard, to })
         })
         .take(limit)
         .collect()

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 
 /// `number` per `weight`. A weight of 0 counts as 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ratio {
+pub(crate) struct Ratio {
     number: u64,
     weight: u64,
 }
 
 impl Ratio {
-    pub(super) fn new(number: u64, weight: u64) -> Self {
+    pub(crate) fn new(number: u64, weight: u64) -> Self {
         Self { number, weight: weight.max(1) }
     }
 }

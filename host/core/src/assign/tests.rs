@@ -24,7 +24,7 @@ fn view(counts: &[usize], unassigned: usize) -> AllocationView {
         .enumerate()
         .flat_map(|(owner, count)| std::iter::repeat_n(ShardPlacement::owned_by(owner), *count));
     let shards = owned.chain(std::iter::repeat_n(ShardPlacement::default(), unassigned)).collect();
-    AllocationView { hosts, shards, seed: 1 }
+    AllocationView { hosts, shards, seed: 1, measured: true }
 }
 
 fn host(number: usize) -> Host {

@@ -122,8 +122,8 @@ pub enum Event {
     /// The state of these shards, from the first to the last, is being moved to another database (R26): their owners may
     /// take as long as they need until they serve them. `None`: no state is being moved.
     StateMoves(Option<(ShardId, ShardId)>),
-    /// An operator wants a shard moved to a node, once. A node that is not the manager forwards it. It has no effect if the
-    /// shard is being handed off, or the node cannot have it.
+    /// An operator wants a shard moved to a node, once. A node that is not the manager forwards it. The manager tries for
+    /// as long as a hand-off may take; a manager that follows does not know of it.
     MoveShard {
         /// The shard.
         shard: ShardId,

@@ -289,6 +289,7 @@ impl Machine {
     fn decide(&mut self, me: &Member) {
         self.manager.update_unresponsive_hosts(&self.context, &mut self.observed);
         self.manager.mark_dead(&mut self.context, &self.observed);
+        self.manager.check_placements(&mut self.context);
         self.drive_hand_offs();
         let Self { context, observed, manager, .. } = self;
         manager.assign_unowned_shards(context, observed);
@@ -296,6 +297,7 @@ impl Machine {
         manager.move_late_shards(context, observed);
         manager.drain(context, observed);
         manager.relocate(context, observed);
+        manager.make_requested_moves(context, observed);
         manager.rebalance(context, observed);
         manager.step_down(context, observed, me);
         self.deliver_local_messages();

@@ -127,8 +127,13 @@ impl Gateway {
     pub async fn shard_figures(&self, at: &Member) -> Result<Vec<proto::ShardFigures>, NodeIssue> {
         if at.node == self.links.local_node {
             let node = at.node.to_string();
-            let local = self.shard_figures_local().await;
-            return local.ok_or_else(|| NodeIssue { node, reason: "it stops".into() });
+            let local = tokio::time::timeout(INSPECT_TIMEOUT, self.shard_figures_local()).await;
+            let reason = match local {
+                Ok(Some(figures)) => return Ok(figures),
+                Ok(None) => "it stops".into(),
+                Err(_) => format!("no response within {INSPECT_TIMEOUT:?}"),
+            };
+            return Err(NodeIssue { node, reason });
         }
         let request = PeerInspectRequest { shard_figures: true, ..PeerInspectRequest::default() };
         Ok(self.ask(at, &request).await?.shard_figures)

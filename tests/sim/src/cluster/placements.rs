@@ -199,8 +199,8 @@ impl World {
             self.processes[pid].measured = served;
             if !loads.is_empty() {
                 self.tally.count("transition: loads reported");
-                self.enqueue_node_event(pid, Event::LoadsMeasured(loads));
             }
+            self.enqueue_node_event(pid, Event::LoadsMeasured(loads));
         }
         self.at(MEASURES, SimEvent::MeasureLoads);
     }

@@ -115,3 +115,23 @@ fn a4_loads_that_change_a_little_keep_shards_in_place() {
         assert_eq!(moves, [], "{:?}", loads(&noisy));
     }
 }
+
+#[test]
+fn a4_nothing_moves_before_every_host_has_been_measured() {
+    let mut view = view(&[10, 90], 0);
+    view.measured = false;
+    assert_eq!(STRATEGY.rebalance(&view, ALL), []);
+    view.measured = true;
+    assert_ne!(STRATEGY.rebalance(&view, ALL), []);
+}
+
+/// A plan of many moves must not take long: it is made on the thread that renews the lease.
+#[test]
+fn a4_a_large_plan_visits_each_shard_a_few_times() {
+    let mut view = view(&[33_000, 32_000, 0], 0);
+    for (number, place) in view.shards.iter_mut().enumerate() {
+        place.load = (number % 97) as u32;
+    }
+    let moves = STRATEGY.rebalance(&view, 4_096);
+    assert_eq!(moves.len(), 4_096);
+}

@@ -108,3 +108,18 @@ fn k14_a_paused_host_keeps_its_shards_and_gets_none() {
         assert_eq!(strategy.allocate(&view).len(), 1, "{strategy:?}: all are paused");
     }
 }
+
+#[test]
+fn hosts_are_level_beside_one_with_pinned_shards() {
+    let mut view = view(&[60, 40, 0], 0);
+    view.shards[..60].iter_mut().for_each(|place| place.pinned = true);
+    settle(&Average, &mut view, ALL);
+    assert_eq!(view.counts(), [60, 20, 20]);
+    for strategy in [&Ranges as &dyn AllocationStrategy, &Rendezvous] {
+        // What a paused host should have does not keep others from moving.
+        let mut view = view.clone();
+        view.hosts[0].paused = true;
+        let moves = strategy.rebalance(&view, 3);
+        assert!(moves.len() == 3 && moves.iter().all(|step| step.to != 0), "{strategy:?}");
+    }
+}

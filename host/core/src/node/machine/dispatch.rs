@@ -120,7 +120,7 @@ impl Machine {
             ControlMessage::ShardStopped(hand_off) => manager.on_shard_stopped(context, hand_off),
             ControlMessage::Report(report) => manager.on_report(context, observed, from, *report),
             ControlMessage::Rebalance => self.request_rebalance(),
-            ControlMessage::Loads(loads) => manager.on_loads(from, loads),
+            ControlMessage::Loads(loads) => manager.on_loads(context, from, loads),
             ControlMessage::MoveShard { shard, to } => self.request_move(shard, to),
             ControlMessage::NodeUnreachable { node } => {
                 manager.on_unreachable(context, observed, node);
@@ -141,8 +141,7 @@ impl Machine {
 
     /// Moves a shard, or asks the manager to do so.
     fn request_move(&mut self, shard: ShardId, to: NodeId) {
-        let Self { context, observed, manager, .. } = self;
-        if manager.move_shard(context, observed, shard, &to) {
+        if self.manager.request_move(&self.context, shard, to.clone()) {
             return;
         }
         let me = &self.context.identity.node;

@@ -180,6 +180,7 @@ impl Manager {
         term.responsive_until.insert(from.node.clone(), until);
         let old = term.reports.get(&from.node);
         if old != Some(&report) {
+            term.late_starts.on_report(old, &report);
             self.decision_needed = true;
             term.dirty_chunks.add_changed(old, &report, context.identity.pools.shard_count());
             term.reports.insert(from.node.clone(), report);

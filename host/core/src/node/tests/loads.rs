@@ -92,3 +92,22 @@ fn a4_the_loads_of_other_nodes_shards_are_ignored() {
     cluster.run(20_000);
     assert_eq!(cluster.epochs(), before);
 }
+
+#[test]
+fn a4_a_new_manager_moves_nothing_before_all_hosts_report() {
+    let mut cluster = Cluster::new();
+    cluster.strategy = || BuiltinStrategy::Load.build();
+    let mut since = BTreeMap::new();
+    for name in ["a", "b", "c"] {
+        cluster.start(name);
+    }
+    run_and_report(&mut cluster, &mut since, 120_000);
+    // The manager is paused for longer than its lease: its shards go elsewhere, and another node manages.
+    let (manager, _) = cluster.manager();
+    cluster.node(&manager).paused = true;
+    cluster.run(9_000);
+    assert_ne!(cluster.manager().0, manager);
+    let before = cluster.epochs();
+    cluster.run(60_000);
+    assert_eq!(cluster.epochs(), before, "loads are not known, so nothing is balanced");
+}

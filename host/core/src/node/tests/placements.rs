@@ -21,7 +21,13 @@ fn pin(cluster: &mut Cluster, revision: u64, pins: &[(u32, &str)]) {
     tell_all(cluster, &Event::PinsChanged { revision, pins });
 }
 
+/// A program says it twice in a row: what a node learns of first may be from long ago.
 fn wish(cluster: &mut Cluster, revision: u64, wishes: &[(u32, &str)]) {
+    find(cluster, 2 * revision - 1, wishes);
+    find(cluster, 2 * revision, wishes);
+}
+
+fn find(cluster: &mut Cluster, revision: u64, wishes: &[(u32, &str)]) {
     let shards = wishes.iter().map(|(shard, node)| (ShardId(*shard), NodeId::from(*node)));
     let (pool, shards) = (DEFAULT_POOL.into(), shards.collect());
     tell_all(cluster, &Event::PlacementChanged { pool, revision, shards });
@@ -142,9 +148,14 @@ fn a_shard_is_not_moved_to_a_node_that_cannot_have_it() {
         cluster.handle("a", Event::MoveShard { shard: ShardId(3), to: to.into() });
     }
     cluster.handle("a", Event::MoveShard { shard: ShardId(99), to: "a".into() });
-    cluster.run(5_000);
+    cluster.handle("a", Event::MoveShard { shard: ShardId(4), to: "b".into() });
+    cluster.run(70_000);
     assert_eq!(cluster.epochs(), before);
     assert_eq!(cluster.moving(), 0);
+    // A request is forgotten after a while.
+    cluster.handle("a", Event::Drain { node: "b".into(), draining: false });
+    cluster.run(20_000);
+    assert_ne!(owner(&cluster, 3), owner(&cluster, 4).replace('a', "x"), "balanced, not requested");
 }
 
 fn external() -> Cluster {
@@ -215,4 +226,51 @@ fn e9_wishes_count_only_for_pools_with_that_strategy() {
     wish(&mut cluster, 1, &all);
     cluster.run(20_000);
     assert_eq!(cluster.spread(), spread([("a", 6), ("b", 6)]));
+}
+
+#[test]
+fn e9_wishes_of_unknown_age_move_nothing_until_they_are_confirmed() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    let before = cluster.epochs();
+    // All nodes start again with another strategy, and find a row that a program wrote some time ago.
+    cluster.strategy = || BuiltinStrategy::External.build();
+    for name in ["a", "b", "c"] {
+        cluster.node(name).dead = true;
+    }
+    cluster.run(4_000);
+    for name in ["a", "b", "c"] {
+        cluster.start(name);
+    }
+    let all: Vec<_> = (1..=SHARDS).map(|shard| (shard, "b")).collect();
+    find(&mut cluster, 7, &all);
+    cluster.run(40_000);
+    assert!(cluster.spread().len() > 1, "{:?}", cluster.spread());
+    assert_eq!(timed_out(&cluster), 0);
+    assert!(cluster.epochs().iter().all(|(shard, epoch)| *epoch > before[shard]));
+    // The program lives.
+    find(&mut cluster, 8, &all);
+    cluster.run(10_000);
+    assert_eq!(cluster.spread(), spread([("b", 12)]));
+}
+
+#[test]
+fn requested_moves_of_one_row_are_all_made_within_the_limit() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.settings.max_rebalance_hand_offs = 2;
+    let all = cluster.node("a").owns.keys().copied().collect::<Vec<_>>();
+    for shard in &all {
+        cluster.handle("b", Event::MoveShard { shard: *shard, to: "b".into() });
+    }
+    let moved = |cluster: &Cluster| {
+        let nodes = &cluster.nodes[&NodeId::from("b")].owns;
+        all.iter().filter(|shard| nodes.contains_key(shard)).count()
+    };
+    // Balancing takes some back later.
+    for _ in 0..40 {
+        if moved(&cluster) == all.len() {
+            return;
+        }
+        cluster.run(50);
+    }
+    panic!("{} of {}", moved(&cluster), all.len());
 }

@@ -5,10 +5,14 @@ use super::{
     Action, AllocationStrategy, Arc, BTreeMap, BTreeSet, Context, Manager, Move, MoveKind,
     Mutation, NodeId, Notice, ObservedCluster, ShardId, Term, assign, plan,
 };
+use crate::assign::BuiltinStrategy;
 use crate::pools::Pool;
 use crate::rows::Member;
 #[cfg(debug_assertions)]
 use crate::rows::SHARDS_PER_CHUNK;
+
+/// Maximum number of moves of a pool that a preview shows: it is computed on the thread that renews the lease.
+const MAX_PREVIEW: usize = 4_096;
 
 impl Term {
     pub(super) fn count(&self, reason: HandOffReason) -> usize {
@@ -30,7 +34,7 @@ impl Manager {
                 &self.inputs(context, observed, pool, context.identity.seed),
                 &rows,
             );
-            let (moves, _) = self.proposed_moves(context, &plan, pool.shards as usize);
+            let (moves, _) = self.proposed_moves(context, &plan, MAX_PREVIEW);
             all.extend(moves.into_iter().filter_map(|step| {
                 let from = rows.get(&step.shard)?.owner.clone()?.node;
                 Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
@@ -45,6 +49,10 @@ impl Manager {
             Some(named) => named.build_with(&context.settings.strategies).into(),
             None => Arc::clone(&self.strategy),
         }
+    }
+
+    fn is_external(&self, context: &Context, pool: &Pool) -> bool {
+        self.strategy(context, pool).name() == BuiltinStrategy::External.name()
     }
 
     fn inputs<'a>(
@@ -84,10 +92,15 @@ impl Manager {
         let pinned = misplaced.map(|(shard, to)| Move { shard: *shard, to: *to });
         let mut moves: Vec<_> = pinned.take(room).collect();
         let room = room - moves.len();
-        let proposed = self.strategy(context, &plan.pool).rebalance(&plan.view, room);
+        if self.placements.holds(&plan.pool) && self.is_external(context, &plan.pool) {
+            return (moves, BTreeMap::new());
+        }
+        // Moves to late hosts are not made: others must not wait for them.
+        let most = if late.is_empty() { room } else { plan.view.shards.len() };
+        let proposed = self.strategy(context, &plan.pool).rebalance(&plan.view, most);
         let (valid, invalid) =
-            assign::filter_valid_moves(&plan.view, proposed, MoveKind::Rebalance(room));
-        let valid = valid.into_iter().filter(|step| may_get(step.to));
+            assign::filter_valid_moves(&plan.view, proposed, MoveKind::Rebalance(most));
+        let valid = valid.into_iter().filter(|step| may_get(step.to)).take(room);
         moves.extend(valid.map(|step| Move { shard: plan.pool.to_global(step.shard), ..step }));
         (moves, invalid)
     }
@@ -215,7 +228,6 @@ impl Manager {
         let is_disturbed =
             observed.all_live().any(|(node, _)| observed.lease_unchanged_for(node, now, lease))
                 || hosts.iter().all(|member| observed.is_unresponsive(&member.node));
-        self.check_placements(context);
         let Some(term) = &mut self.term else { return };
         if term.last_eligible_hosts != hosts {
             term.last_eligible_hosts = hosts;

@@ -14,9 +14,10 @@ use std::collections::btree_map::Entry;
 
 use super::hand_offs::HandOffReason;
 use super::{
-    Action, BTreeMap, BTreeSet, Context, Epoch, Manager, Member, Mutation, Notice, ObservedCluster,
-    ShardId, Term,
+    Action, BTreeMap, BTreeSet, Context, Epoch, Manager, Member, Mutation, NodeReport, Notice,
+    ObservedCluster, ShardId, Term,
 };
+use crate::assign::Ratio;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 use crate::pools::Pool;
@@ -32,6 +33,10 @@ const PAUSE: u64 = 3;
 pub(super) struct LateStarts {
     shards: BTreeMap<ShardId, Starting>,
     hosts: BTreeMap<Member, LateHost>,
+    /// Shards that their owners stop: they were served in this epoch, so they are not late starts.
+    stopping: BTreeMap<ShardId, Epoch>,
+    /// When to look again: no deadline passes in between that matters.
+    next_check_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +54,8 @@ struct Starting {
 struct LateHost {
     /// Until when it gets no other shards.
     until: u64,
+    /// Until when it is remembered that it was late, if it gets no shard on trial.
+    remembered_until: u64,
     /// How often it was late since it last served a shard that it had been given.
     times: u32,
     /// The shard that it was given after its pause.
@@ -93,24 +100,43 @@ impl LateStarts {
 
     fn host_was_late(&mut self, context: &Context, member: Member) {
         let now = context.mono();
-        let new = LateHost { until: now, times: 0, trial: None };
+        let new = LateHost { until: now, remembered_until: now, times: 0, trial: None };
         let host = self.hosts.entry(member).or_insert(new);
         // Its other shards, which are late at the same time, say nothing new.
         if now >= host.until {
-            host.until = now + PAUSE * timeout(context, host.times);
+            let pause = PAUSE * timeout(context, host.times);
+            host.until = now + pause;
+            host.remembered_until = now + 2 * pause;
             host.times += 1;
             host.trial = None;
         }
     }
 
+    /// A host has reported what it holds. What it served before and does not serve now, it stops.
+    pub(super) fn on_report(&mut self, old: Option<&NodeReport>, new: &NodeReport) {
+        let old = old.filter(|old| old.incarnation == new.incarnation);
+        for held in &new.shards {
+            let key = (held.shard, held.epoch);
+            let before = old.and_then(|old| {
+                let at = old.shards.binary_search_by_key(&key, |it| (it.shard, it.epoch)).ok()?;
+                old.shards.get(at)
+            });
+            if !held.serving && before.is_some_and(|before| before.serving) {
+                self.stopping.insert(held.shard, held.epoch);
+            }
+        }
+    }
+
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
+        self.next_check_at = to.map_deadline(self.next_check_at);
         self.shards.retain(|_, starting| !to.never(starting.deadline));
         for starting in self.shards.values_mut() {
             starting.deadline = to.map_deadline(starting.deadline);
         }
         for host in self.hosts.values_mut() {
             host.until = to.map_deadline(host.until);
+            host.remembered_until = to.map_deadline(host.remembered_until);
         }
     }
 }
@@ -120,8 +146,8 @@ fn timeout(context: &Context, moves: u32) -> u64 {
     context.settings.shard_start_timeout.saturating_mul(1 << moves.min(DOUBLINGS))
 }
 
-/// The hosts of a pool that can take late shards, each with the number of its shards.
-type Hosts = BTreeMap<Member, usize>;
+/// The hosts of a pool that can take late shards (S16.5), each with the number of its shards and its weight.
+type Hosts = BTreeMap<Member, (u64, u32)>;
 
 /// What became of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +181,8 @@ impl Term {
             }
             for held in report.shards.iter().filter(|held| !held.serving) {
                 let Some((row, _)) = self.stable_assignment(held.shard) else { continue };
-                if row.owner.as_ref() == Some(&from) && row.epoch == held.epoch {
+                let moves = row.hand_off.is_some() || self.hand_offs.contains_key(&held.shard);
+                if row.owner.as_ref() == Some(&from) && row.epoch == held.epoch && !moves {
                     found.push((from.clone(), held.shard, held.epoch));
                 }
             }
@@ -169,11 +196,15 @@ impl Term {
         pool: &Pool,
         late: &BTreeSet<Member>,
     ) -> Hosts {
-        let able = observed.eligible_hosts(pool).filter(|(member, _)| !late.contains(member));
-        let able = able.filter(|(member, _)| !observed.is_unresponsive(&member.node));
-        let mut hosts: Hosts = able.map(|(member, _)| (member, 0)).collect();
+        let latest = observed.eligible_hosts(pool).map(|(_, row)| row.version).max();
+        let able = observed.eligible_hosts(pool).filter(|(member, row)| {
+            Some(row.version) == latest
+                && !late.contains(member)
+                && !observed.is_unresponsive(&member.node)
+        });
+        let mut hosts: Hosts = able.map(|(member, row)| (member, (0, row.weight()))).collect();
         for (_, row, _) in self.stable_assignments() {
-            if let Some(count) = row.owner.as_ref().and_then(|owner| hosts.get_mut(owner)) {
+            if let Some((count, _)) = row.owner.as_ref().and_then(|owner| hosts.get_mut(owner)) {
                 *count += 1;
             }
         }
@@ -190,19 +221,31 @@ impl Manager {
     ) {
         let Some(term) = &mut self.term else { return };
         let now = context.mono();
+        if now < term.late_starts.next_check_at {
+            return;
+        }
         let mut late = std::mem::take(&mut term.late_starts);
+        late.next_check_at = now + context.settings.tick_interval();
         late.hosts.retain(|member, host| {
             let trial = host.trial.map(|shard| term.trial(member, shard));
             if trial == Some(Trial::Ended) {
                 host.trial = None;
             }
-            observed.alive(member) && trial != Some(Trial::Passed)
+            let is_past = host.trial.is_none() && now >= host.remembered_until;
+            observed.alive(member) && trial != Some(Trial::Passed) && !is_past
+        });
+        late.stopping.retain(|shard, epoch| {
+            term.stable_assignment(*shard).is_none_or(|(row, _)| row.epoch == *epoch)
         });
         let is_copied = |shard: ShardId| {
             self.moving_state.is_some_and(|(first, last)| (first..=last).contains(&shard))
         };
         let mut starting = term.starting_shards(observed);
-        starting.retain(|(_, shard, _)| !is_copied(*shard) && !term.relocations.concern(*shard));
+        starting.retain(|(_, shard, epoch)| {
+            !is_copied(*shard)
+                && !term.relocations.concern(*shard)
+                && late.stopping.get(shard) != Some(epoch)
+        });
         let known: BTreeSet<_> = starting.iter().map(|(_, shard, _)| *shard).collect();
         late.shards.retain(|shard, _| {
             known.contains(shard) || (!is_copied(*shard) && !term.is_served_by_owner(*shard))
@@ -262,7 +305,9 @@ impl Manager {
             return false;
         }
         let others = hosts.iter_mut().filter(|(host, _)| *host != owner);
-        let Some((target, count)) = others.min_by_key(|(_, count)| **count) else { return false };
+        let least =
+            others.min_by_key(|(_, (count, weight))| Ratio::new(*count + 1, (*weight).into()));
+        let Some((target, (count, _))) = least else { return false };
         *count += 1;
         let (row, target) = (row.clone(), target.node.clone());
         let (owner, to) = (owner.clone(), target.clone());

@@ -18,6 +18,8 @@ pub(super) struct Placements {
     /// The revision of their row.
     pins_revision: u64,
     wishes: BTreeMap<String, Wishes>,
+    /// Moves that operators have requested and that have not been made yet, and until when each is tried.
+    requested: BTreeMap<ShardId, (NodeId, u64)>,
 }
 
 /// What a program wants for one pool.
@@ -28,8 +30,19 @@ struct Wishes {
     shards: BTreeMap<ShardId, NodeId>,
     /// When this node learned of them.
     said_at: u64,
-    /// Whether they no longer count, which was reported.
-    timed_out: bool,
+    state: Wish,
+}
+
+/// Whether wishes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// This node found them in the store. Nobody knows how old they are, so nothing moves because of them, nor because
+    /// they are missing.
+    Found,
+    /// They count.
+    Said,
+    /// They no longer count, which was reported.
+    TimedOut,
 }
 
 impl Placements {
@@ -44,9 +57,14 @@ impl Placements {
         pins.map(|(shard, node)| (*shard, node))
     }
 
+    /// Whether a pool's shards stay where they are, because it is not known yet what a program wants for them.
+    pub(super) fn holds(&self, pool: &Pool) -> bool {
+        self.wishes.get(&pool.name).is_some_and(|wishes| wishes.state == Wish::Found)
+    }
+
     /// What a program wants for a pool now.
     pub(super) fn wishes_of(&self, pool: &Pool) -> impl Iterator<Item = (ShardId, &NodeId)> {
-        let wishes = self.wishes.get(&pool.name).filter(|wishes| !wishes.timed_out);
+        let wishes = self.wishes.get(&pool.name).filter(|wishes| wishes.state == Wish::Said);
         let shards = wishes.into_iter().flat_map(|wishes| &wishes.shards);
         shards.map(|(shard, node)| (*shard, node))
     }
@@ -86,9 +104,11 @@ impl Manager {
         if known.is_some_and(|known| known.revision >= revision) {
             return;
         }
-        let changes = known.is_none_or(|known| known.timed_out || known.shards != shards);
+        let changes = known.is_none_or(|known| known.state != Wish::Said || known.shards != shards);
         let said_at = context.mono();
-        let wishes = Wishes { revision, shards, said_at, timed_out: false };
+        // The first one may be from long ago. A program that lives says it again.
+        let state = if known.is_some() { Wish::Said } else { Wish::Found };
+        let wishes = Wishes { revision, shards, said_at, state };
         self.placements.wishes.insert(pool, wishes);
         if changes {
             self.request_rebalance(context);
@@ -104,8 +124,8 @@ impl Manager {
         let mut found = false;
         for (pool, wishes) in &mut self.placements.wishes {
             let silent = now.saturating_sub(wishes.said_at);
-            if !wishes.timed_out && silent >= context.settings.external_timeout {
-                wishes.timed_out = true;
+            if wishes.state != Wish::TimedOut && silent >= context.settings.external_timeout {
+                wishes.state = Wish::TimedOut;
                 found = true;
                 let pool = pool.clone();
                 context.push(Action::Notify(Notice::PlacementTimedOut { pool, silent }));
@@ -116,28 +136,64 @@ impl Manager {
         }
     }
 
-    /// Hands a shard off to a node, once, if that is possible now. Returns whether this node is the manager.
-    pub(in super::super) fn move_shard(
+    /// An operator requests a move. Returns whether this node is the manager.
+    pub(in super::super) fn request_move(
+        &mut self,
+        context: &Context,
+        shard: ShardId,
+        to: NodeId,
+    ) -> bool {
+        if self.term.is_none() {
+            return false;
+        }
+        let until = context.mono() + context.settings.hand_off_timeout;
+        self.placements.requested.insert(shard, (to, until));
+        self.decision_needed = true;
+        true
+    }
+
+    /// Makes the moves that operators have requested, a limited number of them concurrently. Forgets those that are made,
+    /// or have not become possible in time.
+    pub(in super::super) fn make_requested_moves(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
-        shard: ShardId,
-        to: &NodeId,
-    ) -> bool {
-        let Some(term) = self.term.as_ref() else { return false };
-        let stable = term.stable_assignment(shard).filter(|_| term.is_sealed());
-        let Some(row) = stable.map(|(row, _)| row.clone()) else { return true };
-        let is_elsewhere = row.owner.as_ref().is_some_and(|owner| owner.node != *to);
-        let moves = row.hand_off.is_some() || term.hand_offs.contains_key(&shard);
-        let may_have_it =
-            context.identity.pools.of(shard).is_some_and(|pool| {
-                observed.eligible_hosts(pool).any(|(host, _)| host.node == *to)
-            });
-        if is_elsewhere && !moves && may_have_it {
-            let reason = HandOffReason::Operator;
-            self.begin_hand_off(context, observed, shard, &row, to.clone(), reason);
-            self.decision_needed = true;
+    ) {
+        let Some(term) = self.term.as_ref().filter(|_| !self.placements.requested.is_empty())
+        else {
+            return;
+        };
+        let now = context.mono();
+        let in_progress = term.count(HandOffReason::Operator);
+        let room = context.settings.max_rebalance_hand_offs.saturating_sub(in_progress);
+        let mut requested = std::mem::take(&mut self.placements.requested);
+        requested.retain(|shard, (_, until)| {
+            now < *until && context.identity.pools.of(*shard).is_some()
+        });
+        let mut begun = Vec::new();
+        for (shard, (to, _)) in &requested {
+            if begun.len() >= room {
+                break;
+            }
+            let (Some(term), Some(pool)) = (&self.term, context.identity.pools.of(*shard)) else {
+                continue;
+            };
+            let Some((row, _)) = term.stable_assignment(*shard) else { continue };
+            let may_have_it = observed.eligible_hosts(pool).any(|(host, _)| host.node == *to);
+            if row.hand_off.is_some() || term.hand_offs.contains_key(shard) || !may_have_it {
+                continue;
+            }
+            let is_elsewhere = row.owner.as_ref().is_some_and(|owner| owner.node != *to);
+            begun.push(*shard);
+            if is_elsewhere {
+                let row = row.clone();
+                let reason = HandOffReason::Operator;
+                self.begin_hand_off(context, observed, *shard, &row, to.clone(), reason);
+            }
         }
-        true
+        for shard in begun {
+            requested.remove(&shard);
+        }
+        self.placements.requested = requested;
     }
 }

@@ -23,20 +23,22 @@ impl AllocationPlan {
         self.members.iter().position(|member| member.node == *node)
     }
 
-    /// Gives shards that would go to one of these hosts to others, each to the one with the fewest shards then, if there
-    /// are others.
+    /// Gives shards that would go to one of these hosts to others that may be given shards, each to the one with the fewest
+    /// in relation to its weight then, if there are others.
     pub(super) fn avoid(&self, hosts: &BTreeSet<Member>, moves: &mut BTreeMap<ShardId, usize>) {
-        let mut counts = vec![0; self.members.len()];
+        let mut counts = vec![0_u64; self.members.len()];
         let owners = self.view.shards.iter().filter_map(|place| place.owner);
         for host in owners.chain(moves.values().copied()) {
             counts[host] += 1;
         }
         let is_avoided = |host: usize| hosts.contains(&self.members[host]);
+        let others: Vec<_> = self.view.latest().filter(|host| !is_avoided(*host)).collect();
         for to in moves.values_mut().filter(|to| is_avoided(**to)) {
-            let others = (0..counts.len()).filter(|host| !is_avoided(*host));
-            let Some(other) = others.min_by_key(|host| counts[*host]) else { return };
-            counts[other] += 1;
-            *to = other;
+            let other =
+                others.iter().min_by_key(|host| self.view.ratio(**host, counts[**host] + 1));
+            let Some(other) = other else { return };
+            counts[*other] += 1;
+            *to = *other;
         }
     }
 
@@ -118,7 +120,10 @@ pub(super) fn of<'a>(
         load: loads.map_or(0, |loads| loads.of(shard)),
         ..assign::ShardPlacement::default()
     });
-    let view = assign::AllocationView { hosts: view_hosts, shards: shards.collect(), seed };
+    let measured =
+        loads.is_some_and(|loads| members.iter().all(|member| loads.has_report_of(member)));
+    let shards = shards.collect();
+    let view = assign::AllocationView { hosts: view_hosts, shards, seed, measured };
     let mut plan = AllocationPlan { pool: pool.clone(), members, view, pins: BTreeMap::new() };
     for (shard, to) in moving {
         if let Some(place) = plan.placement_mut(shard) {
