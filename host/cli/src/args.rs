@@ -5,6 +5,7 @@ mod cluster;
 mod pools;
 mod repair;
 mod shards;
+mod upgrade;
 mod variables;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub(crate) use cluster::{
 pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
 pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
+pub(crate) use upgrade::{Upgrade, UpgradeCommand};
 pub(crate) use variables::{
     ListVariables, Secret, SecretCommand, Setting, SettingCommand, VariableName,
 };
@@ -178,6 +180,8 @@ pub(crate) enum Command {
     Forget(Forget),
     /// Show or change cluster-wide settings
     Cluster(Cluster),
+    /// Follow a rolling upgrade of the nodes
+    Upgrade(Upgrade),
     /// Show, check or replace the policy: who may do what
     Policy(Policy),
     /// Manage pools: spaces of shards, each with its own hosts

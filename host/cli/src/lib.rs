@@ -89,6 +89,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Status => commands::status::run(global).await,
         Command::Nodes => commands::nodes::run(global).await,
         Command::Top(it) => commands::top::run(global, &it).await,
+        Command::Upgrade(it) => commands::upgrade::run(global, &it).await,
         Command::Shards(it) => commands::shards::run(global, &it).await,
         Command::Entities(it) => commands::entities::run(global, &it).await,
         Command::Inspect(it) => commands::inspect::run(global, &it).await,

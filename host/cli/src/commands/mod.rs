@@ -61,6 +61,7 @@ pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
     if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
 }
 pub(crate) mod undeploy;
+pub(crate) mod upgrade;
 pub(crate) mod variables;
 pub(crate) mod watch;
 pub(crate) mod whoami;

@@ -208,3 +208,30 @@ fn the_next_shards_are_moved_soon_after_the_last_ones() {
     cluster.run(3_000);
     assert_eq!(cluster.node("b").owns.len(), 15, "faster than three per renewal");
 }
+
+#[test]
+fn s16_an_upgraded_owner_keeps_its_shards_until_all_are_upgraded() {
+    let mut cluster = Cluster::of(&["a", "b", "c", "d"]);
+    let names = ["d", "c", "b", "a"];
+    for (number, name) in names.iter().enumerate() {
+        // It hands its shards over and stops; the next release starts in its place.
+        cluster.handle(name, Event::Leave);
+        cluster.run(20_000);
+        assert!(cluster.node(name).left);
+        let kept: Vec<_> = names[..number]
+            .iter()
+            .flat_map(|upgraded| cluster.node(upgraded).owns.clone())
+            .collect();
+        cluster.start_with(name, Roles::ALL, 2);
+        cluster.run(30_000);
+        if number + 1 < names.len() {
+            // While versions differ, nothing leaves an upgraded owner, and nothing goes to another version.
+            for (shard, (epoch, owner)) in kept {
+                let now = &cluster.nodes[&owner.node].owns.get(&shard);
+                assert_eq!(*now, Some(&(epoch, owner.clone())), "after {name}: {shard}");
+            }
+        }
+    }
+    let spread = cluster.spread();
+    assert!(spread.values().all(|count| *count == 3), "balanced at the end: {spread:?}");
+}
