@@ -65,7 +65,7 @@ pub struct Ask {
     pub query_only: bool,
     /// The creation time, in milliseconds of cluster time. If the turn runs again, it is at most `created_skew` later.
     pub created_ms: u64,
-    /// See `created_ms`; 0 unless a firing asks, or a turn that a firing has asked.
+    /// See `created_ms`; 0 unless a firing or a request with an idempotency key asks, or a turn that one of them has asked.
     pub created_skew: u64,
     /// The time that the target's turn reads, in milliseconds since the Unix epoch (UTC): the time of the asking
     /// message's turn, or the time at which the timer was due.

@@ -23,9 +23,10 @@ use crate::shard::entity::{ResidentEntity, Stage};
 use crate::shard::lanes::LaneDecision;
 use crate::shard::second_instance::SecondStage;
 
-/// By how much the creation times of a firing's asks may differ between attempts, in milliseconds: more than the
-/// interval at which the store's node writes the cluster's UTC, by which another node's reading may be behind.
-const FIRING_SKEW_MS: u64 = 10_000;
+/// By how much the creation times of the asks of a firing, or of a request with an idempotency key, may differ between
+/// attempts, in milliseconds. For a firing, more than the interval at which the store's node writes the cluster's UTC, by
+/// which another node's reading may be behind. A request that is repeated has a time of its own.
+const ATTEMPT_SKEW_MS: u64 = 10_000;
 
 /// Final refusals by a target that may have run an earlier copy: its record is gone, or the target did not check it.
 const DOUBTFUL: [Code; 3] = [codes::TOO_OLD, codes::SUPERSEDED, codes::DEADLINE_EXCEEDED];
@@ -95,7 +96,11 @@ impl Machine {
                     chain: waiting.unwrap_or_default(),
                     query_only: message.kind == MessageKind::Query,
                     created_ms: message.first_created_ms,
-                    created_skew: message.asked_by.as_ref().map_or(0, |it| it.created_skew),
+                    created_skew: match &message.asked_by {
+                        Some(origin) => origin.created_skew,
+                        None if message.is_keyed => ATTEMPT_SKEW_MS,
+                        None => 0,
+                    },
                     utc_ms: message.context.utc_ms,
                 }
             }
@@ -114,7 +119,7 @@ impl Machine {
                     chain: Vec::new(),
                     query_only: false,
                     created_ms: now.cluster_time.saturating_sub(age).max(1),
-                    created_skew: FIRING_SKEW_MS,
+                    created_skew: ATTEMPT_SKEW_MS,
                     utc_ms: firing.due,
                 }
             }

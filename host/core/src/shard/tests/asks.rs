@@ -355,6 +355,16 @@ fn r20_a_restamped_messages_asks_keep_the_first_time() {
 }
 
 #[test]
+fn r20_a_repeated_requests_asks_allow_for_its_own_time() {
+    let mut harness = Harness::serving();
+    let message = Message { is_keyed: true, ..harness.template() };
+    harness.post(message);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let ask = &harness.asks[0].1;
+    assert_eq!((ask.created_ms, ask.created_skew), (harness.now, 10_000));
+}
+
+#[test]
 fn r20_a_firings_asks_allow_for_differing_clocks() {
     for (skew, expected) in [(0, "final"), (200, "too-old")] {
         let settings = Settings { lane_ttl: 50, ..Settings::default() };
