@@ -2,8 +2,8 @@
 //!
 //! An incarnation that a row or a claim names has ended only if the node's own row has a higher counter, or the same
 //! incarnation that is no longer live (R7). With a lower or an equal one, a shard would never get another owner and a
-//! manager no successor. So a repair never removes the row of a node that is named anywhere, and never lowers a
-//! counter.
+//! manager no successor. A node that registers without a row begins at 1 again, although a former incarnation may run and
+//! be remembered. So a repair never removes the row of a node, and never lowers a counter.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,11 @@ pub(super) fn ended_row(counter: u64, status: NodeStatus) -> NodeRow {
         settings_revision: 0,
         extensions: Extensions::default(),
     }
+}
+
+/// The row of a node whose own one cannot be decoded. Nobody knows its counter, so it is above all that are known.
+pub(super) fn lost_row(snapshot: &Snapshot, status: NodeStatus) -> NodeRow {
+    ended_row(snapshot.highest_counter() + LOST_RAISES, status)
 }
 
 /// The change that writes the row of a node.
@@ -75,9 +80,7 @@ pub(super) fn check(
         after.insert(node.clone(), row);
     }
     for (node, found) in &snapshot.nodes {
-        if let Some(row) = check_node(snapshot, node, found, findings)? {
-            after.insert(node.clone(), row);
-        }
+        after.insert(node.clone(), check_node(snapshot, node, found, findings)?);
     }
     Ok(after)
 }
@@ -87,29 +90,19 @@ fn check_node(
     node: &NodeId,
     found: &FoundRow<NodeRow>,
     findings: &mut Findings,
-) -> Result<Option<NodeRow>, ostraca_catalog::Error> {
+) -> Result<NodeRow, ostraca_catalog::Error> {
     let key = &found.key;
     let highest = snapshot.highest_named(node);
     let row = match &found.row {
         Ok(row) => row,
         Err(why) => {
-            let (does, row) = match highest {
-                Some(counter) => (
-                    "writes a row that says that the node is dead; a drain of it must be repeated",
-                    Some(ended_row(counter + LOST_RAISES, NodeStatus::Dead)),
-                ),
-                None => (
-                    "removes the row: no shard belongs to the node; a drain of it must be repeated",
-                    None,
-                ),
-            };
+            let does =
+                "writes a row that says that the node is dead; a drain of it must be repeated";
+            let row = lost_row(snapshot, NodeStatus::Dead);
             let what = format!("the row of the node {node} cannot be decoded: {why}");
             let remedy = Remedy::Fix(does.into());
             findings.report(ContradictionKind::UnreadableNode, key, what, remedy);
-            findings.change(match &row {
-                Some(row) => write_node(node, Some(found.revision), row.clone())?,
-                None => remove(found),
-            });
+            findings.change(write_node(node, Some(found.revision), row.clone())?);
             return Ok(row);
         }
     };
@@ -137,13 +130,13 @@ fn check_node(
         findings.report(ContradictionKind::ImplausibleLease, key, what, end());
     }
     if findings.found.len() == before {
-        return Ok(Some(row.clone()));
+        return Ok(row.clone());
     }
     let counter = row.incarnation.counter.max(highest.unwrap_or(0)) + LOST_RAISES;
     let incarnation = Incarnation { counter, nonce: 0 };
     let row = NodeRow { incarnation, status: NodeStatus::Dead, ..row.clone() };
     findings.change(write_node(node, Some(found.revision), row.clone())?);
-    Ok(Some(row))
+    Ok(row)
 }
 
 /// An incarnation that rows or claims name, and of which the node's row does not show that it has ended or is live.

@@ -15,7 +15,7 @@ use ostraca_core::rows::{Assignment, AssignmentsRow, NodeRow, NodeStatus, chunk_
 use super::chunks::{lost_chunk, shards_in, write_chunk};
 use super::contradiction::Findings;
 use super::manager;
-use super::nodes::{ended_row, remove, write_node};
+use super::nodes::{ended_row, lost_row, remove, write_node};
 use super::snapshot::{HIGHEST, LOST_RAISES, Snapshot};
 
 /// What a reset removes.
@@ -60,10 +60,10 @@ fn plan_nodes(
         Ok::<_, Error>(())
     };
     for (node, found) in &snapshot.nodes {
-        let highest = snapshot.highest_named(node);
         let expected = Some(found.revision);
-        match (&found.row, highest) {
-            (Ok(row), _) => {
+        match &found.row {
+            Ok(row) => {
+                let highest = snapshot.highest_named(node);
                 if row.status == NodeStatus::Live {
                     removed.nodes.push(node.to_string());
                 }
@@ -72,11 +72,9 @@ fn plan_nodes(
                 let row = NodeRow { draining: row.draining, ..ended };
                 write(node, expected, row, changes)?;
             }
-            (Err(_), Some(counter)) => {
-                let row = ended_row(counter + LOST_RAISES, NodeStatus::Left);
-                write(node, expected, row, changes)?;
+            Err(_) => {
+                write(node, expected, lost_row(snapshot, NodeStatus::Left), changes)?;
             }
-            (Err(_), None) => changes.change(remove(found)),
         }
     }
     for node in snapshot.named_in_rows.keys() {

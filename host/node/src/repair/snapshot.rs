@@ -178,6 +178,14 @@ impl Snapshot {
         self.named(node).map(|incarnation| incarnation.counter).max()
     }
 
+    /// The highest counter of any node's incarnation, as far as rows and claims show it; 0 if none does.
+    pub(super) fn highest_counter(&self) -> u64 {
+        let own = self.nodes.values().filter_map(|found| found.row.as_ref().ok());
+        let own = own.map(|row| row.incarnation.counter);
+        let named = self.named_in_rows.values().chain(self.named_in_claims.values()).flatten();
+        own.chain(named.map(|incarnation| incarnation.counter)).max().unwrap_or(0)
+    }
+
     /// The highest term that a row names; 0 if none does.
     pub(super) fn highest_term(&self) -> u64 {
         let chunks = self.chunks.values().filter_map(|found| found.row.as_ref().ok());
