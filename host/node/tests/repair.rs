@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use common::{COUNTER, counter};
 use damage::{Damage, Random, cluster_of};
 use futures::executor::block_on;
+use ostraca_catalog::placement::{PinEntry, PinsRow, PlacementRow, placement_key};
 use ostraca_catalog::rows;
 use ostraca_client::{CallOptions, Client, MessageKind};
 use ostraca_codes::codes;
@@ -42,6 +43,16 @@ struct Stopped {
 
 fn entities() -> impl Iterator<Item = (Entity, u64)> {
     (0..ENTITIES).map(|n| (Entity::new("counter", format!("c{n}")), 100 + n))
+}
+
+fn pin(shard: u32) -> PinEntry {
+    PinEntry {
+        shard: ShardId(shard),
+        node: "n1".into(),
+        at_ms: 7,
+        by: "client/ops".into(),
+        extensions: Default::default(),
+    }
 }
 
 impl Stopped {
@@ -97,7 +108,22 @@ impl Stopped {
             extensions: Default::default(),
         };
         let value = rows::encode_row(&Row::Node(other)).expect("encoded");
-        with_store(&home, |store| put(store, "nodes/n2", Some(value)));
+        with_store(&home, |store| {
+            put(store, "nodes/n2", Some(value));
+            let pins = [3, 70].map(pin).to_vec();
+            let pins = PinsRow { pins, extensions: Default::default() };
+            put(store, rows::PINS, Some(rows::encode_value(&pins).expect("encoded")));
+            let placement = PlacementRow {
+                count: 2,
+                nodes: vec!["n1".into(), "n2".into()],
+                shards: (0..SHARDS).map(|shard| shard % 3).collect(),
+                at_ms: 7,
+                by: "client/ops".into(),
+                extensions: Default::default(),
+            };
+            let value = rows::encode_value(&placement).expect("encoded");
+            put(store, &placement_key("default"), Some(value));
+        });
         Self { dir, cluster, earlier }
     }
 

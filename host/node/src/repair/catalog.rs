@@ -1,14 +1,16 @@
 //! Checks the rows that say what the cluster is, which the core does not know.
 //!
 //! Most of them exist nowhere else, so a damaged one is only reported. Two can be written anew: the certificate of a
-//! node, and the name of the store of the state, if that is the store that has the rows, too.
+//! node, and the name of the store of the state, if that is the store that has the rows, too. Pins and placements are
+//! removed: without them, shards are where the strategy wants them.
 
 use ostraca_catalog::Error;
+use ostraca_catalog::placement::{PinsRow, PlacementRow, placed_pool};
 use ostraca_catalog::pool::PoolsRow;
 use ostraca_catalog::rows::{
     self, AUDIT, AUTHORITIES, AuditRow, AuthoritiesRow, CERTIFICATES, CertificateRow, ClusterRow,
-    POLICY, POOLS, PolicyRow, PoolRow, REVOCATIONS, RevocationsRow, SECRET, SETTINGS, SecretRow,
-    SettingsRow, StoreRange, StoresRow, TIME, TimeRow, VariablesRow,
+    PINS, POLICY, POOLS, PolicyRow, PoolRow, REVOCATIONS, RevocationsRow, RowValue, SECRET,
+    SETTINGS, SecretRow, SettingsRow, StoreRange, StoresRow, TIME, TimeRow, VariablesRow,
 };
 use ostraca_config::config::MAX_SHARDS;
 use ostraca_config::policy::Policy;
@@ -81,6 +83,13 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
         key if key.strip_prefix(CERTIFICATES).is_some_and(|node| !node.contains('/')) => {
             check_certificate(snapshot, row, findings)
         }
+        PINS => {
+            removable(snapshot, row, "removes the row: pin the shards again", findings, valid_pins)
+        }
+        key if placed_pool(key).is_some_and(|pool| !pool.contains('/')) => {
+            let does = "removes the row: the program that places shards writes it again";
+            removable(snapshot, row, does, findings, valid_placement)
+        }
         key if rows::parse_audit_key(key).is_some() => {
             let help = "restore a backup: until then, operators' changes are refused";
             snapshot.contents::<AuditRow>(row, help, findings, |_| Ok(())).map(drop)
@@ -98,6 +107,42 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
             findings.report(ContradictionKind::UnknownKey, key, what, remedy);
             Ok(())
         }
+    }
+}
+
+/// Checks a row without which the cluster works, and whose author can write it again.
+fn removable<T: RowValue>(
+    snapshot: &Snapshot,
+    row: &StoredRow,
+    does: &str,
+    findings: &mut Findings,
+    check: fn(&T) -> Result<(), String>,
+) -> Result<(), Error> {
+    let (kind, what) = match snapshot.read::<T>(row)? {
+        Err(why) => (ContradictionKind::UnreadableRow, format!("it cannot be decoded: {why}")),
+        Ok(value) => match check(&value) {
+            Ok(()) => return Ok(()),
+            Err(why) => (ContradictionKind::InvalidRow, why),
+        },
+    };
+    findings.report(kind, &row.key, what, Remedy::Fix(does.into()));
+    let (key, expected) = (row.key.clone(), Some(row.revision));
+    findings.change(CompareAndSet { key, expected, value: None });
+    Ok(())
+}
+
+fn valid_pins(row: &PinsRow) -> Result<(), String> {
+    match row.pins.windows(2).find(|pins| pins[0].shard >= pins[1].shard) {
+        None => Ok(()),
+        Some(pins) => Err(format!("the shard {} follows {}", pins[1].shard, pins[0].shard)),
+    }
+}
+
+fn valid_placement(row: &PlacementRow) -> Result<(), String> {
+    let named = row.nodes.len();
+    match row.shards.iter().find(|place| **place as usize > named) {
+        None => Ok(()),
+        Some(place) => Err(format!("it names node {place} of {named}, which does not exist")),
     }
 }
 

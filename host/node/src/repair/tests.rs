@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ostraca_catalog::bootstrap;
+use ostraca_catalog::placement::{PinEntry, PinsRow, PlacementRow, placement_key};
 use ostraca_catalog::pool::PoolsRow;
 use ostraca_catalog::rows::{
-    BindingRow, ClusterRow, POOLS, PoolRow, RowValue, StoreRange, StoresRow, TimeRow,
+    BindingRow, ClusterRow, PINS, POOLS, PoolRow, RowValue, StoreRange, StoresRow, TimeRow,
 };
 use ostraca_codes::codes;
 use ostraca_core::extensions::Extensions;
@@ -453,6 +454,52 @@ fn k36_what_can_be_derived_is_written_anew() {
             world.put(&key, Bytes::from_static(&[3, 255]));
         });
     }
+}
+
+#[test]
+fn k36_damaged_pins_and_placements_are_removed() {
+    let pin = |shard: u32| PinEntry {
+        shard: ShardId(shard),
+        node: "n2".into(),
+        at_ms: 7,
+        by: "client/ops".into(),
+        extensions: Extensions::default(),
+    };
+    let pins = |shards: &[u32]| PinsRow {
+        pins: shards.iter().map(|shard| pin(*shard)).collect(),
+        extensions: Extensions::default(),
+    };
+    let placement = |shards: &[u32]| PlacementRow {
+        nodes: vec!["n1".into(), "n2".into()],
+        shards: shards.to_vec(),
+        ..PlacementRow::default()
+    };
+    let key = placement_key("default");
+    let mut good = World::new();
+    good.set(PINS, &pins(&[1, 2, 9]));
+    good.set(&key, &placement(&[0, 1, 2]));
+    assert_eq!(good.check().found, []);
+    for key in [PINS, &key] {
+        let world = repaired(&[ContradictionKind::UnreadableRow], |world| {
+            world.put(key, Bytes::from_static(&[3, 255]));
+        });
+        assert!(!world.rows.contains_key(key));
+    }
+    for shards in [[2, 1], [2, 2]] {
+        let world = repaired(&[ContradictionKind::InvalidRow], |world| {
+            world.set(PINS, &pins(&shards));
+        });
+        assert!(!world.rows.contains_key(PINS));
+    }
+    let world = repaired(&[ContradictionKind::InvalidRow], |world| {
+        world.set(&key, &placement(&[1, 3]));
+    });
+    assert!(!world.rows.contains_key(&key));
+    // Without a pin, and with the required field 1001.
+    let mut newer = World::new();
+    newer.put(PINS, Bytes::from_static(&[3, 0, 1, 0xe9, 7, 0]));
+    let error = check(&newer.snapshot()).expect_err("refused").to_string();
+    assert!(error.contains("pins") && error.contains("newer release"), "{error}");
 }
 
 #[test]

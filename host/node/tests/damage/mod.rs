@@ -53,7 +53,7 @@ pub(crate) struct Damage {
 }
 
 /// Keys of rows that should not be there.
-const EXTRA: [&str; 8] = [
+const EXTRA: [&str; 11] = [
     "nodes/n9",
     "nodes/n1/x",
     "shards/default/00001",
@@ -62,6 +62,9 @@ const EXTRA: [&str; 8] = [
     "shards/other/00000",
     "types/default/counter/x",
     "manager/x",
+    "pins",
+    "placements/default",
+    "placements/other",
 ];
 
 impl Damage {
