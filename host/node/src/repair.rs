@@ -22,11 +22,11 @@ mod watch;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ostraca_catalog::pool::{NAMESPACE, path};
-use ostraca_catalog::rows::{self, SETTINGS, SettingsRow, TypeRow};
-use ostraca_config::config::{ClusterSettings, Config, MAX_SHARDS};
+use ostraca_catalog::rows::{self, TypeRow};
+use ostraca_config::config::{Config, MAX_SHARDS};
 use ostraca_control::cache::RouteCache;
 use ostraca_core::ids::{NodeId, ShardId, ShardPath};
 use ostraca_core::pools::{DEFAULT_POOL, Pools};
@@ -268,16 +268,10 @@ async fn wait_for_leases(
     snapshot: &Snapshot,
     began: Instant,
 ) -> Result<(), NodeError> {
-    let settings = snapshot.other(SETTINGS).map(rows::decode::<SettingsRow>);
-    let settings = match settings {
-        Some(Ok(row)) if row.settings().check().is_ok() => row.settings(),
-        _ => ClusterSettings::default(),
-    };
-    let times: (Duration, Duration) = (settings.lease, settings.lease_margin);
     // The lock of the store's directory proves that its node has stopped, and that nobody renews a lease.
     let stopped = stores.is_embedded.then(|| NodeId::from(node));
     let began = if stores.is_embedded { began } else { Instant::now() };
-    if let Some(wait) = watch::time_to_watch(snapshot, stopped.as_ref(), times) {
+    if let Some(wait) = watch::time_to_watch(snapshot, stopped.as_ref()) {
         tracing::info!(?wait, "waiting until the leases of other nodes have lapsed");
         watch::watch_nodes(&*stores.rows, began, wait).await?;
     }

@@ -269,6 +269,14 @@ async fn k36_no_damage_of_200_loses_entity_state() {
         });
         let before = state(&home);
         let config = common::config(&home);
+        // Without settings, a repair waits for the longest possible lease of a node whose row is damaged, too.
+        if damages.len() > 1 && damages.iter().any(|it| it.key == rows::SETTINGS) {
+            let checked = repair_rows(&config, false);
+            assert!(state(&home) == before, "seed {seed}: a check changed state");
+            println!("  {damages:?}\n  {checked:?}");
+            refused += 1;
+            continue;
+        }
         let done = repair_rows(&config, true);
         assert!(state(&home) == before, "seed {seed}: {damages:?} changed state: {done:?}");
         println!("  {damages:?}\n  {done:?}");

@@ -39,12 +39,17 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Each setting: its name in a configuration, its minimum and its maximum.
 const ALL: [(&str, Duration, Duration); 3] = [
-    ("lease", Duration::from_millis(100), HOUR),
-    ("lease-margin", Duration::from_millis(10), HOUR),
+    ("lease", Duration::from_millis(100), ClusterSettings::LONGEST_LEASE),
+    ("lease-margin", Duration::from_millis(10), ClusterSettings::LONGEST_MARGIN),
     ("entities.lane-ttl", Duration::from_secs(1), Duration::from_secs(24 * 30 * 3_600)),
 ];
 
 impl ClusterSettings {
+    /// The longest lease that settings permit.
+    pub const LONGEST_LEASE: Duration = HOUR;
+    /// The longest margin that settings permit.
+    pub const LONGEST_MARGIN: Duration = HOUR;
+
     /// Each setting with its name in a configuration.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Duration); 3] {

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::placement::{PinEntry, PinsRow, PlacementRow, placement_key};
 use ostraca_catalog::pool::PoolsRow;
 use ostraca_catalog::rows::{
-    BindingRow, ClusterRow, PINS, POOLS, PoolRow, RowValue, StoreRange, StoresRow, TimeRow,
+    BindingRow, ClusterRow, PINS, POOLS, PoolRow, RowValue, SETTINGS, SettingsRow, StoreRange,
+    StoresRow, TimeRow,
 };
 use ostraca_codes::codes;
+use ostraca_config::config::ClusterSettings;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::ids::{ClusterId, Entity, Epoch, Incarnation};
@@ -649,6 +652,31 @@ async fn put(store: &MemoryStore, key: &str, value: Bytes) {
 fn live(renewals: u64) -> Bytes {
     let row = NodeRow { renewals, lease: 100, ..node_row(5, 45, NodeStatus::Live) };
     rows::encode_row(&Row::Node(row)).expect("encoded")
+}
+
+#[test]
+fn k36_without_settings_the_longest_leases_are_awaited() {
+    let time = |world: &World, stopped: &str| {
+        watch::time_to_watch(&world.snapshot(), Some(&stopped.into())).map(|time| time.as_secs())
+    };
+    let hour = 3_600;
+    let mut world = World::new();
+    assert_eq!((time(&world, "n1"), time(&world, "n2")), (None, Some(3)));
+    for damage in
+        [(|world: &mut World| drop(world.rows.remove(SETTINGS))) as fn(&mut World), |world| {
+            world.put(SETTINGS, Bytes::from_static(&[3, 255]))
+        }]
+    {
+        damage(&mut world);
+        assert_eq!((time(&world, "n1"), time(&world, "n2")), (None, Some(3 + hour)));
+    }
+    let row = NodeRow { lease: 90_000, ..node_row(3, 43, NodeStatus::Dead) };
+    world.core(RowKey::Node("n2".into()), Row::Node(row));
+    assert_eq!(time(&world, "n9"), Some(90 + hour), "the setting may have changed");
+    world.damage(&RowKey::Node("n2".into()));
+    assert_eq!(time(&world, "n1"), Some(hour + hour), "its lease is lost");
+    world.remove(&RowKey::Node("n2".into()));
+    assert_eq!(time(&world, "n1"), Some(hour + hour), "its lease is lost");
 }
 
 #[tokio::test]

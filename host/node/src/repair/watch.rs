@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use ostraca_catalog::rows::{self, SETTINGS, SettingsRow};
+use ostraca_config::config::ClusterSettings;
 use ostraca_core::ids::{Incarnation, NodeId};
 use ostraca_core::rows::NodeStatus;
 use ostraca_store::ClusterStore;
@@ -17,16 +19,42 @@ use super::nodes::LONGEST_LEASE;
 use super::snapshot::Snapshot;
 use crate::error::NodeError;
 
-/// Pause between looks at the rows.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// How long the leases of nodes last.
+struct Leases {
+    /// At least, if the node's row says so.
+    known: Duration,
+    /// If the row of the node, or of its last incarnation, is lost.
+    unknown: Duration,
+    margin: Duration,
+}
+
+impl Leases {
+    /// Those of the cluster's settings. Without usable ones, the longest that a node's row names, or that is possible.
+    fn of(snapshot: &Snapshot) -> Self {
+        let settings = snapshot.other(SETTINGS).map(rows::decode::<SettingsRow>);
+        if let Some(Ok(row)) = settings
+            && row.settings().check().is_ok()
+        {
+            let ClusterSettings { lease, lease_margin, .. } = row.settings();
+            return Self { known: lease, unknown: lease, margin: lease_margin };
+        }
+        let rows = snapshot.nodes.values().filter_map(|found| found.row.as_ref().ok());
+        let plausible = rows.map(|row| row.lease).filter(|lease| *lease <= LONGEST_LEASE);
+        Self {
+            known: Duration::from_millis(plausible.max().unwrap_or(LONGEST_LEASE)),
+            unknown: ClusterSettings::LONGEST_LEASE,
+            margin: ClusterSettings::LONGEST_MARGIN,
+        }
+    }
+}
+
 /// For how long the leases of nodes that may live are to be watched; `None` if no node may. `stopped` is known to have
-/// ended. Lease and margin are those of the cluster's settings.
-pub(super) fn time_to_watch(
-    snapshot: &Snapshot,
-    stopped: Option<&NodeId>,
-    (lease, margin): (Duration, Duration),
-) -> Option<Duration> {
+/// ended.
+pub(super) fn time_to_watch(snapshot: &Snapshot, stopped: Option<&NodeId>) -> Option<Duration> {
+    let Leases { known, unknown, margin } = Leases::of(snapshot);
     let mut longest = None::<Duration>;
     let mut watch = |lease: Duration| {
         let wait = lease.saturating_add(margin);
@@ -36,15 +64,15 @@ pub(super) fn time_to_watch(
     let named = snapshot.named_in_rows.keys().chain(snapshot.named_in_claims.keys());
     for node in named.filter(|node| Some(*node) != stopped) {
         if !snapshot.nodes.contains_key(node) {
-            watch(lease);
+            watch(unknown);
         }
     }
     for (node, found) in snapshot.nodes.iter().filter(|(node, _)| Some(*node) != stopped) {
         match &found.row {
-            Err(_) => watch(lease),
+            Err(_) => watch(unknown),
             Ok(row) if row.status == NodeStatus::Live => match row.lease > LONGEST_LEASE {
-                true => watch(lease),
-                false => watch(lease.max(Duration::from_millis(row.lease))),
+                true => watch(unknown),
+                false => watch(known.max(Duration::from_millis(row.lease))),
             },
             // An incarnation that the row does not know may be a later one.
             Ok(row) => {
@@ -52,7 +80,7 @@ pub(super) fn time_to_watch(
                     *named != row.incarnation && named.counter >= row.incarnation.counter
                 };
                 if snapshot.named(node).any(is_later) {
-                    watch(lease);
+                    watch(unknown);
                 }
             }
         }
