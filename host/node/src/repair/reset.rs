@@ -17,6 +17,7 @@ use super::contradiction::Findings;
 use super::manager;
 use super::nodes::{ended_row, lost_row, remove, write_node};
 use super::snapshot::{HIGHEST, LOST_RAISES, Snapshot};
+use super::types;
 
 /// What a reset removes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,8 +35,13 @@ pub(crate) struct Removed {
 /// The changes of a reset.
 ///
 /// # Errors
-/// [`Error::InvalidRow`] if a row cannot be encoded.
+/// [`Error::InvalidRow`] if a row cannot be encoded, or if a type's pool is not known: assignments beyond the known pools
+/// may be those of its shards.
 pub(crate) fn plan(snapshot: &Snapshot, pools: &Pools) -> Result<(Findings, Removed), Error> {
+    if !types::check(snapshot, &mut Findings::default())? {
+        let why = "the rows do not say which pools the types have: restore the row `pools`, or run `ostraca repair`";
+        return Err(Error::InvalidRow(why.into()));
+    }
     let mut changes = Findings::default();
     let mut removed = Removed::default();
     let nodes = plan_nodes(snapshot, &mut changes, &mut removed)?;

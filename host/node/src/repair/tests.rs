@@ -625,6 +625,25 @@ fn k36_a_reset_keeps_only_the_numbers() {
     assert_eq!((again.nodes.len(), again.owned_shards, again.hand_offs), (0, 0, 0));
 }
 
+#[test]
+fn k36_a_reset_without_all_pools_is_refused() {
+    let mut world = World::new();
+    world.set(&rows::binding_key("order"), &binding("orders"));
+    // The assignments of the lost pool's shards.
+    world.core(
+        RowKey::Assignments(2),
+        Row::Assignments(AssignmentsRow {
+            term: 4,
+            assignments: vec![Assignment::default(); 64],
+            extensions: Extensions::default(),
+        }),
+    );
+    let snapshot = world.snapshot();
+    let pools = snapshot.pools.clone().expect("pools");
+    let error = reset::plan(&snapshot, &pools).expect_err("refused").to_string();
+    assert!(error.contains("`pools`") && error.contains("repair"), "{error}");
+}
+
 /// Both stores in one, which is not in a node.
 async fn outside(lease: Duration) -> (MemoryStore, impl Fn() -> StoppedStores) {
     let store = MemoryStore::new(STORE, ClusterId(1), "test");
