@@ -41,6 +41,31 @@ pub(super) fn lost_chunk(claims: &Claims, chunk: u32, shards: usize, term: u64) 
     AssignmentsRow { term, assignments, extensions: Extensions::default() }
 }
 
+/// The shards that a row of this length lacks although one of them was claimed. Those of a new pool are added by the
+/// next manager; these were lost.
+pub(super) fn lost_shards(
+    claims: &Claims,
+    chunk: u32,
+    length: usize,
+    shards: usize,
+) -> Vec<ShardId> {
+    let missing: Vec<_> = (length..shards).map(|place| shard_at(chunk, place)).collect();
+    match missing.iter().any(|shard| claims.contains_key(shard)) {
+        true => missing,
+        false => Vec::new(),
+    }
+}
+
+/// The chunks without a row, although a shard of them was claimed. A new cluster has no rows yet, and a new pool none
+/// either.
+pub(super) fn lost_chunks(snapshot: &Snapshot, pools: &Pools) -> Vec<u32> {
+    let is_lost = |chunk: &u32| {
+        !snapshot.chunks.contains_key(chunk)
+            && !lost_shards(&snapshot.facts.claims, *chunk, 0, shards_in(pools, *chunk)).is_empty()
+    };
+    (0..chunk_count(pools.shard_count())).filter(is_lost).collect()
+}
+
 /// The change that writes a chunk.
 pub(super) fn write_chunk(
     chunk: u32,
@@ -62,12 +87,8 @@ pub(super) fn check(
     let claims = &snapshot.facts.claims;
     let term = snapshot.highest_term();
     let chunks = chunk_count(pools.shard_count());
-    for chunk in (0..chunks).filter(|chunk| !snapshot.chunks.contains_key(chunk)) {
+    for chunk in lost_chunks(snapshot, pools) {
         let shards = shards_in(pools, chunk);
-        // A new cluster has no rows yet, and a new pool none either.
-        if !(0..shards).any(|place| claims.contains_key(&shard_at(chunk, place))) {
-            continue;
-        }
         let key = rows::key_text(&RowKey::Assignments(chunk));
         let what = format!("{} have no assignments, but were claimed", range(chunk, shards));
         let remedy = Remedy::Fix("writes it anew, without owners, above the claimed epochs".into());
@@ -145,21 +166,20 @@ fn check_length(
     findings: &mut Findings,
 ) {
     let (claims, length) = (&snapshot.facts.claims, fixed.assignments.len());
-    let missing = (length..shards).map(|place| shard_at(chunk, place));
+    let lost = lost_shards(claims, chunk, length, shards);
     if length > shards {
         let what = format!("it has {length} shards, but the pools have only {shards} of them");
         surplus(ContradictionKind::LongAssignments, found, what, pools_are_complete, findings);
         if pools_are_complete {
             fixed.assignments.truncate(shards);
         }
-    } else if missing.clone().any(|shard| claims.contains_key(&shard)) {
-        // The shards of a new pool are added by the next manager; these were lost.
+    } else if !lost.is_empty() {
         let what =
             format!("it has {length} shards instead of {shards}, and the others were claimed");
         let remedy =
             Remedy::Fix("adds the others, without owners, above the claimed epochs".into());
         findings.report(ContradictionKind::ShortAssignments, &found.key, what, remedy);
-        fixed.assignments.extend(missing.map(|shard| lost_assignment(claims, shard)));
+        fixed.assignments.extend(lost.into_iter().map(|shard| lost_assignment(claims, shard)));
     }
 }
 

@@ -12,7 +12,9 @@ use ostraca_core::ids::{Epoch, NodeId};
 use ostraca_core::pools::Pools;
 use ostraca_core::rows::{Assignment, AssignmentsRow, NodeRow, NodeStatus, chunk_count, shard_at};
 
-use super::chunks::{lost_chunk, shards_in, write_chunk};
+use super::chunks::{
+    lost_assignment, lost_chunk, lost_chunks, lost_shards, shards_in, write_chunk,
+};
 use super::contradiction::Findings;
 use super::manager;
 use super::nodes::{ended_row, lost_row, remove, write_node};
@@ -114,17 +116,25 @@ fn plan_chunks(
                 let moving = row.assignments.iter().filter(|it| it.hand_off.is_some());
                 removed.hand_offs += moving.count();
                 let kept = |(place, it): (usize, &Assignment)| {
-                    let claim = claims.get(&shard_at(chunk, place));
-                    let written = Some(it.epoch.0).filter(|epoch| *epoch <= HIGHEST);
-                    let claimed = claim.map_or(0, |claim| claim.epoch.0);
-                    let epoch = Epoch(written.unwrap_or(LOST_RAISES).max(claimed));
-                    Assignment { epoch, ..Assignment::default() }
+                    let shard = shard_at(chunk, place);
+                    let claimed = claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
+                    match it.epoch < claimed || it.epoch.0 > HIGHEST {
+                        true => lost_assignment(claims, shard),
+                        false => Assignment { epoch: it.epoch, ..Assignment::default() },
+                    }
                 };
-                let assignments = row.assignments.iter().enumerate().map(kept).collect();
+                let kept = row.assignments.iter().enumerate().take(shards).map(kept);
+                let lost = lost_shards(claims, chunk, row.assignments.len(), shards);
+                let lost = lost.into_iter().map(|shard| lost_assignment(claims, shard));
+                let assignments = kept.chain(lost).collect();
                 AssignmentsRow { term, assignments, extensions: row.extensions.clone() }
             }
         };
         changes.change(write_chunk(chunk, Some(found.revision), row)?);
+    }
+    for chunk in lost_chunks(snapshot, pools) {
+        let row = lost_chunk(claims, chunk, shards_in(pools, chunk), term);
+        changes.change(write_chunk(chunk, None, row)?);
     }
     Ok(())
 }

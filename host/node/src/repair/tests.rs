@@ -614,7 +614,12 @@ fn k36_a_reset_keeps_only_the_numbers() {
     assert!(world.term() > 4);
     for shard in 1..=SHARDS {
         let found = world.assigned(shard);
-        let epoch = if shard == 67 { 200 } else { shard.into() };
+        let epoch = match shard {
+            // It was behind its claim.
+            66 => 66 + LOST_RAISES,
+            67 => 200,
+            _ => shard.into(),
+        };
         assert_eq!(found, Assignment { epoch: Epoch(epoch), ..Assignment::default() });
     }
     let is_sharding = |key: &str| rows::parse_key(key).is_some();
@@ -623,6 +628,37 @@ fn k36_a_reset_keeps_only_the_numbers() {
     }
     let again = reset::plan(&world.snapshot(), &pools).expect("a plan").1;
     assert_eq!((again.nodes.len(), again.owned_shards, again.hand_offs), (0, 0, 0));
+}
+
+#[test]
+fn k36_a_reset_replaces_lost_epochs_as_a_repair_does() {
+    let reset = |damage: fn(&mut World)| {
+        let mut world = World::new();
+        damage(&mut world);
+        let snapshot = world.snapshot();
+        let pools = snapshot.pools.clone().expect("pools");
+        let (plan, _) = reset::plan(&snapshot, &pools).expect("a plan");
+        world.apply(plan);
+        assert_eq!(world.check().found, []);
+        [65, 94, 95, 100].map(|shard| world.assigned(shard).epoch.0)
+    };
+    let raised = |epoch: u64| epoch + LOST_RAISES;
+    let lost = [65, 94, 95, 100].map(raised);
+    assert_eq!(reset(|_| {}), [65, 94, 95, 100]);
+    assert_eq!(
+        reset(|world| world.chunk(1, |row| row.assignments[0].epoch = Epoch(HIGHEST + 1))),
+        [raised(65), 94, 95, 100]
+    );
+    assert_eq!(
+        reset(|world| world.chunk(1, |row| row.assignments.truncate(30))),
+        [65, 94, raised(95), raised(100)]
+    );
+    assert_eq!(
+        reset(|world| world.chunk(1, |row| row.assignments.resize(40, Assignment::default()))),
+        [65, 94, 95, 100]
+    );
+    assert_eq!(reset(|world| world.damage(&RowKey::Assignments(1))), lost);
+    assert_eq!(reset(|world| world.remove(&RowKey::Assignments(1))), lost);
 }
 
 #[test]
