@@ -74,6 +74,16 @@ pub enum NodeError {
     /// Nodes renewed their leases while their cluster's rows were to be changed.
     #[error("these nodes are running: {}", .0.join(", "))]
     NodesRun(Vec<String>),
+    /// Somebody else changed a row that was to be changed, after others were.
+    #[error("{written} of {planned} rows were written; then the row `{key}` had changed")]
+    RowsChanged {
+        /// The row that was not written.
+        key: String,
+        /// How many rows were written before.
+        written: usize,
+        /// How many rows were to be written.
+        planned: usize,
+    },
     /// A copy of the stores cannot go on.
     #[error(transparent)]
     Copy(ostraca_store::transfer::CopyError),
@@ -162,6 +172,7 @@ impl NodeError {
             Self::OtherStateStore { .. } => codes::STORE_MISMATCH,
             Self::UnknownStore(_) => codes::UNKNOWN_STORE,
             Self::ClusterRuns | Self::NodesRun(_) => codes::STORE_IN_USE,
+            Self::RowsChanged { .. } => codes::ROW_CONFLICT,
             Self::Copy(error) => copy_code(error),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
@@ -260,6 +271,9 @@ impl NodeError {
                 return Some(format!("change `{setting}` in [guests] of the configuration"));
             }
             Self::Control(error) => return error.help_text().map(Into::into),
+            Self::RowsChanged { .. } => {
+                "a node is running: stop all nodes of the cluster, and run the command again"
+            }
             Self::NodesRun(_) => "stop all nodes of the cluster, and run the command again",
             Self::InvalidValue(_)
             | Self::ClusterRuns

@@ -88,7 +88,7 @@ pub struct ResetReport {
 /// with `apply`, for the time of a lease if other nodes may live.
 ///
 /// # Errors
-/// [`NodeError::NodesRun`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a row or the store fails; and
+/// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a row or the store fails; and
 /// the errors of opening a store, also if a node has it open.
 pub fn repair_rows(config: &Config, apply: bool) -> Result<RepairReport, NodeError> {
     block_on_own_thread(async {
@@ -279,16 +279,20 @@ async fn wait_for_leases(
 }
 
 /// Writes the changes. Returns how many there are.
+///
+/// # Errors
+/// [`NodeError::RowsChanged`] says how many were written before a row had another revision.
 async fn write(stores: &StoppedStores, findings: &Findings) -> Result<usize, NodeError> {
-    for change in findings.changes.values() {
+    let planned = findings.changes.len();
+    for (written, change) in findings.changes.values().enumerate() {
         stores.rows.compare_and_set(change.clone()).await.map_err(|error| match error {
             CompareAndSetError::RevisionMismatch(_) => {
-                NodeError::Catalog(ostraca_catalog::Error::RowConflict(change.key.clone()))
+                NodeError::RowsChanged { key: change.key.clone(), written, planned }
             }
             CompareAndSetError::Store(error) => error.into(),
         })?;
     }
-    Ok(findings.changes.len())
+    Ok(planned)
 }
 
 fn remove_cache(dir: &Path) -> Result<(), NodeError> {

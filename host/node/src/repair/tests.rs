@@ -762,6 +762,23 @@ async fn k36_a_repair_waits_for_leases_and_refuses_live_nodes() {
     assert!(began.elapsed() >= lease, "{:?}", began.elapsed());
 }
 
+#[tokio::test]
+async fn k36_a_repair_that_nodes_interrupt_says_how_far_it_came() {
+    let (store, stores) = outside(Duration::from_millis(100)).await;
+    for key in ["manager", "shards/default/00000"] {
+        put(&store, key, Bytes::from_static(&[3, 255])).await;
+    }
+    let findings = check(&read("n1", &stores()).await.expect("rows")).expect("checked");
+    let planned = findings.changes.len();
+    put(&store, "shards/default/00000", Bytes::from_static(&[3, 254])).await;
+    let error = write(&stores(), &findings).await.expect_err("another node wrote it");
+    assert_eq!(error.code(), codes::ROW_CONFLICT);
+    let expected = format!("{} of {planned} rows were written", planned - 1);
+    assert!(error.to_string().contains(&expected), "{error}");
+    let help = error.help_text().expect("help");
+    assert!(help.contains("a node is running: stop all nodes"), "{help}");
+}
+
 #[test]
 fn pools_that_no_row_describes_keep_their_assignments() {
     let mut world = World::new();
