@@ -111,6 +111,6 @@ pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
 pub use probe::{ProbedStore, accept_database, add_databases, probe_stores};
 pub use repair::{
-    Contradiction, ContradictionKind, Remedy, RepairReport, ResetReport, repair_rows,
+    Contradiction, ContradictionKind, OnWait, Remedy, RepairReport, ResetReport, repair_rows,
     reset_sharding,
 };

@@ -22,7 +22,7 @@ mod watch;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ostraca_catalog::pool::{NAMESPACE, path};
 use ostraca_catalog::rows::{self, TypeRow};
@@ -48,6 +48,9 @@ const CLAIMS: usize = 1_000;
 const SAMPLE: usize = 20;
 /// How often rows are checked again after their contradictions were fixed.
 const ROUNDS: usize = 3;
+
+/// Is told for how long a repair or a reset is about to wait until the leases of other nodes have lapsed.
+pub type OnWait<'a> = &'a (dyn Fn(Duration) + Sync);
 
 /// What a check or a repair has found.
 #[derive(Clone, Debug)]
@@ -85,15 +88,19 @@ pub struct ResetReport {
 
 /// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of a node
 /// whose stores they are. Without `apply`, no row is written, and nodes may run if the rows are outside them. Blocks;
-/// with `apply`, for the time of a lease if other nodes may live.
+/// with `apply`, for the time of a lease if other nodes may live, of which `on_wait` is told.
 ///
 /// # Errors
 /// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a row or the store fails; and
 /// the errors of opening a store, also if a node has it open.
-pub fn repair_rows(config: &Config, apply: bool) -> Result<RepairReport, NodeError> {
+pub fn repair_rows(
+    config: &Config,
+    apply: bool,
+    on_wait: OnWait<'_>,
+) -> Result<RepairReport, NodeError> {
     block_on_own_thread(async {
         let began = Instant::now();
-        repair(&config.node, open_stopped(config).await?, apply, began).await
+        repair(&config.node, open_stopped(config).await?, apply, began, on_wait).await
     })
 }
 
@@ -103,12 +110,13 @@ async fn repair(
     stores: StoppedStores,
     apply: bool,
     began: Instant,
+    on_wait: OnWait<'_>,
 ) -> Result<RepairReport, NodeError> {
     let mut snapshot = read(node, &stores).await?;
     let findings = check(&snapshot)?;
     let (found, mut now, mut changed_rows) = (findings.found.clone(), findings, 0);
     if apply && !now.changes.is_empty() {
-        wait_for_leases(node, &stores, &snapshot, began).await?;
+        wait_for_leases(node, &stores, &snapshot, began, on_wait).await?;
         for _ in 0..ROUNDS {
             changed_rows += write(&stores, &now).await?;
             snapshot = read(node, &stores).await?;
@@ -134,7 +142,11 @@ async fn repair(
 ///
 /// # Errors
 /// As for [`repair_rows`]; also [`NodeError::Catalog`] if the rows do not say which pools there are.
-pub fn reset_sharding(config: &Config, apply: bool) -> Result<ResetReport, NodeError> {
+pub fn reset_sharding(
+    config: &Config,
+    apply: bool,
+    on_wait: OnWait<'_>,
+) -> Result<ResetReport, NodeError> {
     block_on_own_thread(async {
         let began = Instant::now();
         let stores = open_stopped(config).await?;
@@ -147,7 +159,7 @@ pub fn reset_sharding(config: &Config, apply: bool) -> Result<ResetReport, NodeE
         let cache = RouteCache::dir(&config.data);
         let had_cache = cache.exists();
         if apply {
-            wait_for_leases(&config.node, &stores, &snapshot, began).await?;
+            wait_for_leases(&config.node, &stores, &snapshot, began, on_wait).await?;
             write(&stores, &plan).await?;
             remove_cache(&cache)?;
         }
@@ -267,12 +279,17 @@ async fn wait_for_leases(
     stores: &StoppedStores,
     snapshot: &Snapshot,
     began: Instant,
+    on_wait: OnWait<'_>,
 ) -> Result<(), NodeError> {
     // The lock of the store's directory proves that its node has stopped, and that nobody renews a lease.
     let stopped = stores.is_embedded.then(|| NodeId::from(node));
     let began = if stores.is_embedded { began } else { Instant::now() };
     if let Some(wait) = watch::time_to_watch(snapshot, stopped.as_ref()) {
         tracing::info!(?wait, "waiting until the leases of other nodes have lapsed");
+        let rest = wait.saturating_sub(began.elapsed());
+        if !rest.is_zero() {
+            on_wait(rest);
+        }
         watch::watch_nodes(&*stores.rows, began, wait).await?;
     }
     Ok(())

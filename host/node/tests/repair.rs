@@ -271,13 +271,13 @@ async fn k36_no_damage_of_200_loses_entity_state() {
         let config = common::config(&home);
         // Without settings, a repair waits for the longest possible lease of a node whose row is damaged, too.
         if damages.len() > 1 && damages.iter().any(|it| it.key == rows::SETTINGS) {
-            let checked = repair_rows(&config, false);
+            let checked = repair_rows(&config, false, &|_| {});
             assert!(state(&home) == before, "seed {seed}: a check changed state");
             println!("  {damages:?}\n  {checked:?}");
             refused += 1;
             continue;
         }
-        let done = repair_rows(&config, true);
+        let done = repair_rows(&config, true, &|_| {});
         assert!(state(&home) == before, "seed {seed}: {damages:?} changed state: {done:?}");
         println!("  {damages:?}\n  {done:?}");
         if !is_repaired(seed, &done) {
@@ -307,11 +307,11 @@ async fn k36_a_reset_cluster_serves_every_entity() {
     let stopped = Stopped::prepare().await;
     let config = common::config(&stopped.home());
     let before = (state(&stopped.home()), with_store(&stopped.home(), all_rows));
-    let shown = reset_sharding(&config, false).expect("shown");
+    let shown = reset_sharding(&config, false, &|_| {}).expect("shown");
     assert!(shown.rows > 0);
     let after = (state(&stopped.home()), with_store(&stopped.home(), all_rows));
     assert!(before == after, "nothing was confirmed");
-    let done = reset_sharding(&config, true).expect("reset");
+    let done = reset_sharding(&config, true, &|_| {}).expect("reset");
     assert_eq!(done.rows, shown.rows);
     assert!(state(&stopped.home()) == before.0, "no record of an entity changes");
     with_store(&stopped.home(), |store| {
@@ -325,7 +325,7 @@ async fn k36_a_reset_cluster_serves_every_entity() {
             }
         }
     });
-    assert_eq!(repair_rows(&config, false).expect("checked").found, []);
+    assert_eq!(repair_rows(&config, false, &|_| {}).expect("checked").found, []);
     starts_and_serves(&stopped.home(), &stopped.cluster).await;
 }
 
@@ -335,8 +335,8 @@ async fn k36_the_store_of_a_running_node_is_refused() {
     let config = common::config(&stopped.home());
     let node = common::start(&stopped.home()).await;
     let refused = |config: &Config| {
-        let reset = reset_sharding(config, true).expect_err("refused");
-        [repair_rows(config, false).expect_err("refused"), reset]
+        let reset = reset_sharding(config, true, &|_| {}).expect_err("refused");
+        [repair_rows(config, false, &|_| {}).expect_err("refused"), reset]
     };
     for error in refused(&config) {
         assert_eq!(error.code(), codes::STORE_IN_USE, "{error}");

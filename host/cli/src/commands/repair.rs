@@ -1,7 +1,10 @@
 //! `ostraca repair`: checks the rows of a stopped cluster for contradictions, and fixes them (K36).
 
-use ostraca_node::{Config, Contradiction, NodeError, Remedy, RepairReport};
+use std::time::Duration;
+
+use ostraca_node::{Config, Contradiction, NodeError, OnWait, Remedy, RepairReport};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use super::config_file;
 use crate::args::{Global, OutputFormat, Repair};
@@ -13,7 +16,8 @@ pub(crate) async fn run(global: &Global, args: &Repair) -> Result<Exit, Failure>
     let config = Config::load(&config_file(&args.file))?;
     let apply = args.apply;
     let what = if apply { "repairing" } else { "checking" };
-    let report = without_node(what, move || ostraca_node::repair_rows(&config, apply)).await?;
+    let work = move |on_wait: OnWait<'_>| ostraca_node::repair_rows(&config, apply, on_wait);
+    let report = without_node(what, work).await?;
     match global.output {
         OutputFormat::Table => print(args, &report),
         OutputFormat::Json => output::json(&json!({
@@ -26,14 +30,28 @@ pub(crate) async fn run(global: &Global, args: &Repair) -> Result<Exit, Failure>
     Ok(if report.remaining.is_empty() { Exit::Done } else { Exit::Unhealthy })
 }
 
-/// Runs work that opens the stores itself, and may wait for leases to lapse.
+/// Runs work that opens the stores itself, and may wait for leases to lapse: then a line on standard error says so.
 pub(super) async fn without_node<T: Send + 'static>(
     what: &str,
-    work: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
+    work: impl FnOnce(OnWait<'_>) -> Result<T, NodeError> + Send + 'static,
 ) -> Result<T, Failure> {
-    let ended = connection::with_spinner(what, tokio::task::spawn_blocking(work)).await;
+    let (waits, mut waiting) = mpsc::unbounded_channel();
+    let working = tokio::task::spawn_blocking(move || {
+        // Nobody receives if the command was interrupted.
+        work(&|wait| drop(waits.send(wait)))
+    });
+    // Without a wait, this ends with the work, which owns the sender.
+    while let Some(wait) = connection::with_spinner(what, waiting.recv()).await {
+        eprintln!("{}", wait_text(wait));
+    }
+    let ended = working.await;
     let done = ended.map_err(|error| NodeError::UnexpectedExit(error.to_string()))?;
     Ok(done?)
+}
+
+fn wait_text(wait: Duration) -> String {
+    let seconds = wait.as_millis().div_ceil(1_000);
+    format!("waiting {seconds} s until the leases of other nodes have lapsed")
 }
 
 fn print(args: &Repair, report: &RepairReport) {
@@ -65,4 +83,20 @@ fn to_json(it: &Contradiction) -> Value {
         "kind": it.kind.name(), "key": it.key, "what": it.what,
         "remedy": it.remedy.name(), "does": it.remedy.text(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn k36_a_wait_for_leases_is_said_in_whole_seconds() {
+        let expected = "waiting 63 s until the leases of other nodes have lapsed";
+        assert_eq!(wait_text(Duration::from_millis(62_100)), expected);
+        let done = without_node("repairing", |on_wait| {
+            on_wait(Duration::from_secs(1));
+            Ok(7)
+        });
+        assert!(matches!(done.await, Ok(7)), "the work's result is the command's");
+    }
 }

@@ -1,7 +1,7 @@
 //! `ostraca reset sharding`: removes leases, owners of shards and routes from a stopped cluster (K36).
 
 use ostraca_codes::codes;
-use ostraca_node::{Config, ResetReport};
+use ostraca_node::{Config, OnWait, ResetReport};
 use serde_json::json;
 
 use super::config_file;
@@ -20,7 +20,8 @@ async fn sharding(global: &Global, args: &ResetSharding) -> Result<Exit, Failure
     let config = Config::load(&config_file(&args.file))?;
     let apply = args.yes;
     let what = if apply { "resetting" } else { "checking" };
-    let report = without_node(what, move || ostraca_node::reset_sharding(&config, apply)).await?;
+    let work = move |on_wait: OnWait<'_>| ostraca_node::reset_sharding(&config, apply, on_wait);
+    let report = without_node(what, work).await?;
     match global.output {
         OutputFormat::Table => print(&report, apply),
         OutputFormat::Json => output::json(&json!({

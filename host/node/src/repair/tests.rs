@@ -1,7 +1,7 @@
 //! Each contradiction is found by its name and fixed, and a second check finds nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -742,7 +742,10 @@ async fn k36_a_repair_waits_for_leases_and_refuses_live_nodes() {
     put(&store, "manager", Bytes::from_static(&[3, 255])).await;
     put(&store, "shards/default/00000", Bytes::from_static(&[3, 255])).await;
     let before = store.list("").await.expect("rows").0;
-    let found = repair("n1", stores(), false, Instant::now()).await.expect("checked");
+    let found =
+        repair("n1", stores(), false, Instant::now(), &|_| panic!("a check waits for nobody"))
+            .await
+            .expect("checked");
     assert_eq!((found.remaining.len(), found.changed_rows), (2, 0));
     assert_eq!(store.list("").await.expect("rows").0, before, "a check writes nothing");
     let renewing = async {
@@ -752,12 +755,16 @@ async fn k36_a_repair_waits_for_leases_and_refuses_live_nodes() {
         }
     };
     let began = Instant::now();
-    let (refused, ()) = tokio::join!(repair("n1", stores(), true, began), renewing);
+    let (refused, ()) = tokio::join!(repair("n1", stores(), true, began, &|_| {}), renewing);
     let refused = refused.expect_err("the node lives");
     assert_eq!(refused.code(), codes::STORE_IN_USE);
     assert!(refused.to_string().contains("n1"), "{refused}");
     let began = Instant::now();
-    let done = repair("n1", stores(), true, began).await.expect("repaired");
+    let waits = Mutex::new(Vec::new());
+    let on_wait = |wait| waits.lock().expect("no panic").push(wait);
+    let done = repair("n1", stores(), true, began, &on_wait).await.expect("repaired");
+    let waits = waits.into_inner().expect("no panic");
+    assert!(waits.len() == 1 && waits[0] > lease / 2, "{waits:?}");
     assert_eq!((done.remaining.len(), done.changed_rows), (0, 2));
     assert!(began.elapsed() >= lease, "{:?}", began.elapsed());
 }
