@@ -28,13 +28,14 @@ impl Suspect {
         "start_ticks",
     ];
 
-    /// The process of this incarnation, according to the row that it wrote.
+    /// The process of this incarnation, according to the row that it wrote. The texts that describe it on its machine
+    /// are empty unless they are a host name and a boot id: a program may pass them to a shell.
     #[must_use]
     pub fn new(member: Member, row: &NodeRow) -> Self {
         Self {
             member,
             addresses: row.addresses.clone(),
-            host: row.host_process(),
+            host: row.host_process().map(validated),
             pod: row.process(),
         }
     }
@@ -62,9 +63,38 @@ impl Suspect {
     }
 }
 
+fn validated(mut process: HostProcess) -> HostProcess {
+    if !is_host_name(&process.host) {
+        process.host.clear();
+    }
+    if !is_boot_id(&process.boot_id) {
+        process.boot_id.clear();
+    }
+    process
+}
+
+/// Letters, digits, `-`, `_` and dots, which no shell interprets, and no program takes for an option.
+fn is_host_name(text: &str) -> bool {
+    let may_occur = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    text.len() <= 253
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(may_occur)
+}
+
+/// A UUID in lower case, as the kernel prints it.
+fn is_boot_id(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        })
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
+    use ostraca_core::extensions::Extensions;
     use ostraca_core::ids::Incarnation;
+    use ostraca_core::rows::{NodeStatus, Roles};
 
     use super::*;
 
@@ -95,5 +125,63 @@ pub(crate) mod tests {
         assert_eq!(values, expected);
         let unknown = Suspect { host: None, ..suspect };
         assert_eq!(unknown.field("pid"), None);
+    }
+
+    fn described(host: &str, boot_id: &str) -> [String; 2] {
+        let Suspect { member, host: process, .. } = suspect();
+        let process = process.expect("a process");
+        let process = HostProcess { host: host.into(), boot_id: boot_id.into(), ..process };
+        let row = NodeRow {
+            incarnation: member.incarnation,
+            renewals: 0,
+            status: NodeStatus::Live,
+            draining: false,
+            store_available: true,
+            roles: Roles::ALL,
+            version: 1,
+            registered_at: 0,
+            addresses: Vec::new(),
+            format: 3,
+            lease: 3_000,
+            settings_revision: 1,
+            extensions: Extensions::default(),
+        };
+        let suspect = Suspect::new(member, &row.with_host_process(&process));
+        ["host", "boot_id"].map(|name| suspect.field(name).expect(name))
+    }
+
+    #[test]
+    fn s7_a_rows_texts_cannot_run_in_a_shell() {
+        let boot_id = "1d9a2c47-0b1e-4f6a-9c55-7e0a12bc34de";
+        for host in ["n1", "node-1.example.org", "a_b", "7"] {
+            assert_eq!(described(host, boot_id), [host, boot_id]);
+        }
+        let long = "a".repeat(254);
+        for host in [
+            "",
+            "-oProxyCommand=x",
+            ".",
+            "a b",
+            "a;id",
+            "$(id)",
+            "`id`",
+            "a\nb",
+            "a'",
+            "\u{e4}",
+            &long,
+        ] {
+            assert_eq!(described(host, boot_id), ["", boot_id], "{host:?}");
+        }
+        for boot_id in [
+            "",
+            "b1",
+            "1D9A2C47-0B1E-4F6A-9C55-7E0A12BC34DE",
+            "1d9a2c47-0b1e-4f6a-9c55-7e0a12bc34d;",
+            "1d9a2c47-0b1e-4f6a-9c55-7e0a12bc34de ",
+            "1d9a2c4700b1e-4f6a-9c55-7e0a12bc34de",
+            "1d9a2c47-0b1e-4f6a-9c55-7e0a12bc34\u{e4}",
+        ] {
+            assert_eq!(described("n1", boot_id), ["n1", ""], "{boot_id:?}");
+        }
     }
 }
