@@ -20,6 +20,7 @@ use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
 use tokio::sync::mpsc;
 
+use super::health::FailedChecks;
 use super::inbox::ControlInbox;
 use super::links::ControlLinks;
 use super::loads::LoadMeter;
@@ -38,8 +39,8 @@ pub(super) struct ControlLoop {
     /// Health checks in progress, and of whom.
     pub(super) checks: FuturesUnordered<BoxFuture<'static, (Member, CheckOutcome)>>,
     pub(super) checking: BTreeSet<Member>,
-    /// Why a health check failed, as last logged.
-    pub(super) failed_check: Option<String>,
+    /// The nodes of which a health check has failed.
+    pub(super) failed_checks: FailedChecks,
     pub(super) control_links: ControlLinks,
     /// Generation of the current watch; events of older ones are ignored.
     pub(super) watch: u64,
@@ -83,7 +84,7 @@ pub(super) async fn run(
         tasks: FuturesUnordered::new(),
         checks: FuturesUnordered::new(),
         checking: BTreeSet::new(),
-        failed_check: None,
+        failed_checks: FailedChecks::default(),
         control_links,
         watch: 0,
         watcher: None,
