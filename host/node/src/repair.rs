@@ -61,7 +61,7 @@ pub struct RepairReport {
     pub cluster_name: String,
     /// All that was found.
     pub found: Vec<Contradiction>,
-    /// What contradicts now, except what does no harm.
+    /// Contradictions that remain, except harmless ones.
     pub remaining: Vec<Contradiction>,
     /// How many rows were written or removed.
     pub changed_rows: usize,
@@ -86,13 +86,14 @@ pub struct ResetReport {
     pub had_cache: bool,
 }
 
-/// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of a node
-/// whose stores they are. Without `apply`, no row is written, and nodes may run if the rows are outside them. Blocks;
-/// with `apply`, for the time of a lease if other nodes may live, of which `on_wait` is told.
+/// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of the node
+/// with the store, or of any node if both the rows and the state are outside the nodes. Without `apply`, no row is
+/// written, and then nodes may run, except one that has its store open. Blocks; with `apply`, for the time of a lease if
+/// other nodes may live, of which `on_wait` is told.
 ///
 /// # Errors
-/// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a row or the store fails; and
-/// the errors of opening a store, also if a node has it open.
+/// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a
+/// row or the store fails; and the errors of opening a store, also if a node has it open.
 pub fn repair_rows(
     config: &Config,
     apply: bool,

@@ -76,7 +76,7 @@ fn implied(pools: &Pools, manifest: &Manifest) -> Option<BindingRow> {
     })
 }
 
-/// Checks the bindings of deployed types and of types that were. Returns whether the pools of all are known.
+/// Checks the bindings of deployed and of undeployed types. Returns whether the pools of all are known.
 fn check_bindings(
     snapshot: &Snapshot,
     types: &[(String, Manifest)],
@@ -113,7 +113,7 @@ fn check_bindings(
             }
             Some(Err(_)) | None => {
                 let what = format!("the type `{name}` has no binding that can be decoded");
-                let remedy = Remedy::Fix("writes it as the type's manifest says".into());
+                let remedy = Remedy::Fix("rebuilds it from the type's manifest".into());
                 findings.report(ContradictionKind::MissingBinding, &key, what, remedy);
                 let value = Some(rows::encode_value(&implied)?);
                 let expected = found.map(|row| row.revision);
@@ -122,7 +122,7 @@ fn check_bindings(
         }
     }
     let deployed: BTreeSet<_> = types.iter().map(|(name, _)| name.as_str()).collect();
-    // Whose pools are not known because neither the type's row nor its binding can be used.
+    // Types whose pool cannot be determined, since neither the type's row nor its binding can be used.
     let mut unknown =
         snapshot.others.iter().filter_map(|row| rows::type_name(&row.key)).any(|name| {
             !deployed.contains(name) && snapshot.other(&rows::binding_key(name)).is_none()
