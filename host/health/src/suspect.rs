@@ -96,7 +96,7 @@ pub(crate) mod tests {
     use ostraca_core::ids::Incarnation;
     use ostraca_core::rows::{NodeStatus, Roles};
 
-    use super::*;
+    use super::{HostProcess, Member, NodeRow, Suspect};
 
     pub(crate) fn suspect() -> Suspect {
         let host = HostProcess {
