@@ -38,7 +38,10 @@ pub(super) async fn without_node<T: Send + 'static>(
     let (waits, mut waiting) = mpsc::unbounded_channel();
     let working = tokio::task::spawn_blocking(move || {
         // Nobody receives if the command was interrupted.
-        work(&|wait| drop(waits.send(wait)))
+        // The receiver is dropped only when the work has ended.
+        work(&|wait| {
+            let _ = waits.send(wait);
+        })
     });
     // Without a wait, this ends with the work, which owns the sender.
     while let Some(wait) = connection::with_spinner(what, waiting.recv()).await {
