@@ -10,8 +10,8 @@ use ostraca_health::{CheckOutcome, Suspect};
 
 use super::event_loop::ControlLoop;
 
-/// Minimum time between two warnings about failed checks of a node, in milliseconds. A check is repeated at each interval,
-/// and usually fails in the same way.
+/// Minimum time between two warnings about failed checks of a node, in milliseconds. A check is repeated at each
+/// interval, and usually fails in the same way.
 const WARNING_INTERVAL: u64 = 60_000;
 
 /// When the last warning about a failed check of each node was logged. A check that succeeds removes it.

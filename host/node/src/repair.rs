@@ -88,12 +88,12 @@ pub struct ResetReport {
 
 /// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of the node
 /// with the store, or of any node if both the rows and the state are outside the nodes. Without `apply`, no row is
-/// written, and then nodes may run, except one that has its store open. Blocks; with `apply`, for the time of a lease if
-/// other nodes may live, of which `on_wait` is told.
+/// written, and nodes without a store of their own may run. Blocks; with `apply`, for the time of a lease if other nodes
+/// may live, of which `on_wait` is told.
 ///
 /// # Errors
-/// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote a
-/// row or the store fails; and the errors of opening a store, also if a node has it open.
+/// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote
+/// a row or the store fails; and the errors of opening a store, also if a node has it open.
 pub fn repair_rows(
     config: &Config,
     apply: bool,
@@ -142,7 +142,8 @@ async fn repair(
 /// policy are not touched. Blocks as [`repair_rows`] does.
 ///
 /// # Errors
-/// As for [`repair_rows`]; also [`NodeError::Catalog`] if the rows do not say which pools there are.
+/// As for [`repair_rows`]; also [`NodeError::Catalog`] if the rows do not say which pools there are, or which
+/// one a type has.
 pub fn reset_sharding(
     config: &Config,
     apply: bool,

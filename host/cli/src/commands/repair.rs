@@ -38,7 +38,6 @@ pub(super) async fn without_node<T: Send + 'static>(
     let (waits, mut waiting) = mpsc::unbounded_channel();
     let working = tokio::task::spawn_blocking(move || {
         // Nobody receives if the command was interrupted.
-        // The receiver is dropped only when the work has ended.
         work(&|wait| {
             let _ = waits.send(wait);
         })

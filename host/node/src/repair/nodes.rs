@@ -2,8 +2,8 @@
 //!
 //! An incarnation that a row or a claim names has ended only if the node's own row has a higher counter, or the same
 //! incarnation that is no longer live (R7). With a lower or an equal one, a shard would never get another owner and a
-//! manager no successor. A node that registers without a row begins at 1 again, although a former incarnation may run and
-//! be remembered. So a repair never removes the row of a node, and never lowers a counter.
+//! manager no successor. A node that registers without a row begins at 1 again, although a former incarnation may run
+//! and be remembered. So a repair never removes the row of a node, and never lowers a counter.
 
 use std::collections::BTreeMap;
 

@@ -37,8 +37,8 @@ pub(crate) struct Removed {
 /// The changes of a reset.
 ///
 /// # Errors
-/// [`Error::InvalidRow`] if a row cannot be encoded, or if a type's pool is not known: assignments beyond the known pools
-/// may be those of its shards.
+/// [`Error::InvalidRow`] if a row cannot be encoded, or if a type's pool is not known: assignments beyond the known
+/// pools may be those of its shards.
 pub(crate) fn plan(snapshot: &Snapshot, pools: &Pools) -> Result<(Findings, Removed), Error> {
     if !types::check(snapshot, &mut Findings::default())? {
         let why = "the rows do not say which pools the types have: restore the row `pools`, or run `ostraca repair`";
