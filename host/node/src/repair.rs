@@ -88,8 +88,8 @@ pub struct ResetReport {
 
 /// Checks the rows of a cluster for contradictions, and fixes them with `apply`. The configuration is that of the node
 /// with the store, or of any node if both the rows and the state are outside the nodes. Without `apply`, no row is
-/// written, and nodes without a store of their own may run. Blocks; with `apply`, for the time of a lease if other nodes
-/// may live, of which `on_wait` is told.
+/// written, and nodes without a store of their own may run. Blocks; with `apply`, for the time of a lease if other
+/// nodes may live, of which `on_wait` is told.
 ///
 /// # Errors
 /// [`NodeError::NodesRun`] or [`NodeError::RowsChanged`] if nodes live; [`NodeError::Catalog`] if a newer release wrote
