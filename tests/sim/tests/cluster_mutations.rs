@@ -650,8 +650,8 @@ fn k14_a_shard_that_waits_for_a_late_owner_is_detected() {
         claims_hang: true,
         ..Options::default()
     };
-    // What waits for such a shard gets no answer.
-    breaks(&options, ViolationKind::Unserved, &[ViolationKind::Unanswered], 50);
+    // In most runs all shards are served for a moment before that host joins; then what waits gets no answer.
+    breaks(&options, ViolationKind::Unserved, &[ViolationKind::Unanswered], 10);
 }
 
 #[test]
