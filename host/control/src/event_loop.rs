@@ -20,7 +20,7 @@ use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
 use tokio::sync::mpsc;
 
-use super::health::FailedChecks;
+use super::failed_checks::FailedChecks;
 use super::inbox::ControlInbox;
 use super::links::ControlLinks;
 use super::loads::LoadMeter;

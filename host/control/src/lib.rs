@@ -16,6 +16,7 @@ mod actions;
 pub mod cache;
 mod error;
 mod event_loop;
+mod failed_checks;
 mod health;
 mod inbox;
 mod links;
