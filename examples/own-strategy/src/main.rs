@@ -3,6 +3,8 @@
 //! Everything else is as with `ostraca run`; `ostraca` works with such a cluster like with any other. All nodes that may
 //! become the manager should be this program.
 
+#![allow(clippy::print_stdout, reason = "it prints where it serves")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

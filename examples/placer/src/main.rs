@@ -5,6 +5,8 @@
 //! default): much more often than `rebalance.external-timeout`, after which the cluster would place the shards itself.
 //! The pool needs the strategy `external`: `ostraca pool create orders --strategy external`.
 
+#![allow(clippy::print_stdout, reason = "it prints how much is in place")]
+
 use std::path::PathBuf;
 use std::time::Duration;
 

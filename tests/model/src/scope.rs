@@ -104,6 +104,7 @@ impl Scope {
             stop_resend_interval: 1,
             hand_off_timeout: 1_000_000,
             rebalance_interval: 1_000_000,
+            shard_start_timeout: 1_000_000,
             rebalance_retry_interval: 1,
             report_delay: 0,
             manager_silence_timeout: 1_000_000,

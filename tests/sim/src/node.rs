@@ -42,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) cap: InstanceSlots,
     /// The number of the node's connection to the store, incremented when a connection is given up.
     pub(crate) connection: u64,
+    /// The epoch of the last claim that the node knows to be granted.
+    pub(crate) granted: Option<ostraca_core::ids::Epoch>,
     /// Unanswered requests to the store, by tag.
     pub(crate) asked: BTreeMap<u64, crate::store::Request>,
     /// Loads and activations that wait for the store, with their generations.

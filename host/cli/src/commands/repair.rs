@@ -16,7 +16,9 @@ pub(crate) async fn run(global: &Global, args: &Repair) -> Result<Exit, Failure>
     let config = Config::load(&config_file(&args.file))?;
     let apply = args.apply;
     let what = if apply { "repairing" } else { "checking" };
-    let work = move |on_wait: OnWait<'_>| ostraca_node::repair_rows(&config, apply, on_wait);
+    let work = move |on_wait: OnWait<'_>| {
+        ostraca_node::repair_rows(&config, apply, on_wait).map_err(Box::new)
+    };
     let report = without_node(what, work).await?;
     match global.output {
         OutputFormat::Table => print(args, &report),
@@ -33,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: &Repair) -> Result<Exit, Failure>
 /// Runs work that opens the stores itself, and may wait for leases to lapse: then a line on standard error says so.
 pub(super) async fn without_node<T: Send + 'static>(
     what: &str,
-    work: impl FnOnce(OnWait<'_>) -> Result<T, NodeError> + Send + 'static,
+    work: impl FnOnce(OnWait<'_>) -> Result<T, Box<NodeError>> + Send + 'static,
 ) -> Result<T, Failure> {
     let (waits, mut waiting) = mpsc::unbounded_channel();
     let working = tokio::task::spawn_blocking(move || {
@@ -48,7 +50,7 @@ pub(super) async fn without_node<T: Send + 'static>(
     }
     let ended = working.await;
     let done = ended.map_err(|error| NodeError::UnexpectedExit(error.to_string()))?;
-    Ok(done?)
+    Ok(done.map_err(|error| *error)?)
 }
 
 fn wait_text(wait: Duration) -> String {

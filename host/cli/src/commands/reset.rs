@@ -20,7 +20,9 @@ async fn sharding(global: &Global, args: &ResetSharding) -> Result<Exit, Failure
     let config = Config::load(&config_file(&args.file))?;
     let apply = args.yes;
     let what = if apply { "resetting" } else { "checking" };
-    let work = move |on_wait: OnWait<'_>| ostraca_node::reset_sharding(&config, apply, on_wait);
+    let work = move |on_wait: OnWait<'_>| {
+        ostraca_node::reset_sharding(&config, apply, on_wait).map_err(Box::new)
+    };
     let report = without_node(what, work).await?;
     match global.output {
         OutputFormat::Table => print(&report, apply),

@@ -42,7 +42,7 @@ pub(super) enum HealthCheckKind {
 #[derive(Clone, Debug)]
 pub enum HealthCheckSettings {
     /// The API server of Kubernetes is asked about the node's pod.
-    Kubernetes(PodHealthSettings),
+    Kubernetes(Box<PodHealthSettings>),
     /// A program is asked.
     Command(CommandSettings),
     /// A server is asked.
@@ -83,7 +83,9 @@ impl HealthCheckSection {
         let file = |path: &Option<PathBuf>| path.as_ref().map(|it| data.join(it));
         match self.kind {
             HealthCheckKind::None => None,
-            HealthCheckKind::Kubernetes => pods().map(HealthCheckSettings::Kubernetes),
+            HealthCheckKind::Kubernetes => {
+                pods().map(|it| HealthCheckSettings::Kubernetes(Box::new(it)))
+            }
             HealthCheckKind::Command => {
                 let (program, arguments) = self.command.split_first()?;
                 Some(HealthCheckSettings::Command(CommandSettings {

@@ -189,7 +189,7 @@ fn binding(pool: &str) -> BindingRow {
 
 /// Shards of a healthy cluster have their own number as epoch; the node n2 had some before it died.
 fn assignment(shard: ShardId) -> Assignment {
-    let owner = if shard.0 % 4 == 0 { member("n2", 3) } else { member("n1", 5) };
+    let owner = if shard.0.is_multiple_of(4) { member("n2", 3) } else { member("n1", 5) };
     Assignment {
         epoch: Epoch(shard.0.into()),
         owner: Some(owner),

@@ -296,7 +296,8 @@ impl World {
             return false;
         };
         it.asked.values().any(|request| match request {
-            Request::Claim(claim) => claim.epoch == epoch,
+            // A shard that was never granted its claim has written nothing, and does not wait (K14).
+            Request::Claim(claim) => claim.epoch == epoch && it.granted == Some(epoch),
             Request::Commit(commits) => commits.iter().any(|commit| commit.claim.epoch == epoch),
             _ => false,
         })

@@ -65,6 +65,7 @@ impl World {
             cap: InstanceSlots::new(self.rng.range(1, 5) as usize),
             connection: 0,
             asked: BTreeMap::new(),
+            granted: None,
             starting: HashMap::new(),
             tokens: BTreeMap::new(),
             armed: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_core::ids::{Entity, Incarnation};
-use ostraca_core::records::{Claim, CommitOutcome, CommitRefusal};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_core::shard::{ActivationOutcome, Event};
 
 use super::event::SimEvent;
@@ -172,6 +172,9 @@ impl World {
             Response::Claim(outcome) => {
                 let number = machine.claim().number;
                 self.tally.claim(number, &outcome);
+                if outcome == ClaimOutcome::Granted {
+                    self.nodes[node].granted = Some(machine.ownership().epoch);
+                }
                 self.handle_event(node, Event::ClaimResult { number, outcome });
             }
             Response::Commit(outcomes) => {

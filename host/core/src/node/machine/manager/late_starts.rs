@@ -131,6 +131,10 @@ impl LateStarts {
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         self.next_check_at = to.map_deadline(self.next_check_at);
         self.shards.retain(|_, starting| !to.never(starting.deadline));
+        // Where no start is ever late, the recorded stops decide nothing.
+        if self.shards.is_empty() && self.hosts.is_empty() {
+            self.stopping.clear();
+        }
         for starting in self.shards.values_mut() {
             starting.deadline = to.map_deadline(starting.deadline);
         }
