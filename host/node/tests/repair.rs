@@ -88,7 +88,7 @@ impl Stopped {
             client.close().await;
             node.stop(GRACE).await;
             if run == 0 {
-                earlier = with_store(&home, |store| all_rows(store));
+                earlier = with_store(&home, all_rows);
             }
         }
         // Another node that died.
