@@ -210,7 +210,7 @@ fn the_next_shards_are_moved_soon_after_the_last_ones() {
 }
 
 #[test]
-fn s16_an_upgraded_owner_keeps_its_shards_until_all_are_upgraded() {
+fn s16_an_upgraded_owner_keeps_its_shards_in_an_upgrade() {
     let mut cluster = Cluster::of(&["a", "b", "c", "d"]);
     let names = ["d", "c", "b", "a"];
     for (number, name) in names.iter().enumerate() {

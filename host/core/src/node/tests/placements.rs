@@ -229,7 +229,7 @@ fn e9_wishes_count_only_for_pools_with_that_strategy() {
 }
 
 #[test]
-fn e9_wishes_of_unknown_age_move_nothing_until_they_are_confirmed() {
+fn e9_wishes_of_unknown_age_move_nothing_until_said_again() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let before = cluster.epochs();
     // All nodes start again with another strategy, and find a row that a program wrote some time ago.
