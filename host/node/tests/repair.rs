@@ -215,18 +215,6 @@ fn undo_drain(home: &Path) {
     });
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("the directory") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("its type").is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
-        }
-    }
-}
-
 /// Whether a repair leaves nothing to an operator. Panics unless it says clearly what is left.
 fn is_repaired(seed: u64, done: &Result<RepairReport, NodeError>) -> bool {
     match done {
@@ -258,7 +246,7 @@ async fn k36_no_damage_of_200_loses_entity_state() {
         println!("SEED={seed}");
         let dir = tempfile::tempdir().expect("a directory");
         let home = dir.path().join("n1");
-        copy(&stopped.home(), &home);
+        common::copy_directory(&stopped.home(), &home);
         let damages = with_store(&home, |store| {
             let found = all_rows(store);
             let damages = Damage::some(&mut Random::new(seed), &found, &stopped.earlier);

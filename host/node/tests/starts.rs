@@ -1,5 +1,7 @@
 //! How a node starts while the store does not respond: what it answers to others, and what it knows afterwards.
 
+mod common;
+
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,19 +199,6 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     first.stop(GRACE).await;
 }
 
-/// Copies a node's directory, which must not be in use.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("the directory") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("its type").is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let two = Two::prepare();
@@ -218,7 +207,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let client = two.client(1).await;
     wait_until_live(&client, "n2").await;
     first.stop(GRACE).await;
-    copy(&home, &copied);
+    common::copy_directory(&home, &copied);
     // What is written from here on is lost when the copy is restored.
     let first = two.start("n1").await;
     comes_about("n2 must renew its lease again", async || {
@@ -230,7 +219,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     .await;
     first.stop(GRACE).await;
     std::fs::remove_dir_all(&home).expect("removed");
-    copy(&copied, &home);
+    common::copy_directory(&copied, &home);
     let first = two.start("n1").await;
 
     let refused = comes_about("status must report the refused store", async || {

@@ -6,7 +6,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -213,26 +213,13 @@ async fn the_guest_sees_what_the_client_said_of_its_message(client: &Client) {
     assert_eq!(std::str::from_utf8(&reply.body), Ok(&*expected));
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a directory");
-    for entry in std::fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            std::fs::copy(&path, &to).expect("copied");
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
     let cluster = Cluster::start().await;
     let one = cluster.client(&cluster.first).await;
     let home = cluster.prepare("n2", &MEMBER);
     let copied = cluster.dir.path().join("copy");
-    copy(&home, &copied);
+    common::copy_directory(&home, &copied);
     let second = common::start(&home).await;
     spread_over(&one, &["n1", "n2"]).await;
     match Node::start(config(&copied)).await {

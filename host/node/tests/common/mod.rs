@@ -94,3 +94,16 @@ pub(crate) fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> 
     join(&home, &options).expect("a node that joins");
     home
 }
+
+/// Copies a node's directory, which must not be in use.
+pub(crate) fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("the directory") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("its type").is_dir() {
+            true => copy_directory(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
+        }
+    }
+}
