@@ -47,8 +47,14 @@ fn s7_a_supplied_check_ends_a_lost_nodes_lease_early() {
         let supplied = check.clone();
         let second = lost.spawn(async move { start(&second, &supplied).await }).await;
         let client = common::client(&first, &cluster).await;
-        let nodes = client.nodes().await.expect("the nodes").nodes;
-        let known = nodes.iter().find(|node| node.name == "n2").expect("n2").clone();
+        // It serves, but its row may not have reached the first node yet.
+        let known = loop {
+            let nodes = client.nodes().await.expect("the nodes").nodes;
+            if let Some(node) = nodes.iter().find(|node| node.name == "n2") {
+                break node.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
         assert_eq!(known.status(), NodeStatus::Live);
         assert!(check.0.lock().expect("suspects").is_empty(), "nobody is silent");
 

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -137,6 +137,21 @@ impl NodeProcess {
         Ok(kill(pid, signal)?)
     }
 
+    /// Sends SIGSTOP, and waits until none of its threads runs any more.
+    ///
+    /// # Errors
+    /// If the process no longer exists, or goes on for [`TIMEOUT`].
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let until = Instant::now() + TIMEOUT;
+        while !all_stopped(&tasks)? {
+            ensure!(Instant::now() < until, "the process does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Waits until the node has ended.
     ///
     /// # Errors
@@ -235,4 +250,16 @@ pub fn refused_start(config: &Path) -> Result<(i32, String)> {
     let status = ended(&mut child, TIMEOUT)?;
     let stderr = std::fs::read_to_string(stderr.path())?;
     Ok((status.code().unwrap_or(-1), stderr))
+}
+
+/// Whether the kernel has stopped all threads of a process.
+fn all_stopped(tasks: &Path) -> Result<bool> {
+    for task in tasks.read_dir().context("the threads of a process")? {
+        // The state follows the name, which is in parentheses. A thread may have ended meanwhile.
+        let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+        if stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" T")) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

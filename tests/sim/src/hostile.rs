@@ -57,6 +57,8 @@ struct Shard {
     turns: Vec<Pending>,
     instances: BTreeMap<Entity, u64>,
     epoch: u64,
+    /// Whether a claim of this machine was granted.
+    granted: bool,
     over: bool,
 }
 
@@ -105,6 +107,7 @@ pub fn run(seed: u64) -> Report {
             turns: Vec::new(),
             instances: BTreeMap::new(),
             epoch: 1,
+            granted: false,
             over: false,
         });
         rig.begin(number);
@@ -224,7 +227,8 @@ impl Harness {
                 let epoch = it.epoch + 2;
                 let machine = self.machine(shard, epoch);
                 let it = &mut self.shards[shard];
-                (it.machine, it.epoch, it.over) = (machine, epoch, false);
+                (it.machine, it.epoch) = (machine, epoch);
+                (it.granted, it.over) = (false, false);
                 self.begin(shard);
             }
         }

@@ -58,9 +58,9 @@ impl Cluster {
     /// Sends SIGSTOP: the process exists but does nothing.
     ///
     /// # Errors
-    /// If it is not running.
+    /// If it is not running, or does not stop.
     pub fn pause(&mut self, node: usize) -> Result<()> {
-        self.process(node)?.signal(Signal::SIGSTOP)?;
+        self.process(node)?.pause()?;
         self.members[node].paused = true;
         Ok(())
     }

@@ -33,7 +33,7 @@ async fn k18_a_message_sent_once_is_unknown_if_its_owner_dies() {
     let reply = retried.await.expect("the next owner answers");
     let value: u64 = std::str::from_utf8(&reply.body).expect("text").parse().expect("a number");
     assert!([110, 111].contains(&value), "each ran at most once: {value}");
-    // Later messages of the session do not wait for it.
+    // Later messages of the session do not wait for it. It cannot run after the reply of a later owner's turn.
     let reply = one.command(&entity, "add", "1000").await.expect("a reply");
     assert_eq!(std::str::from_utf8(&reply.body).expect("text"), (value + 1_000).to_string());
     client.close().await;

@@ -127,8 +127,11 @@ impl Harness {
             Action::Lost { .. } => self.end(shard),
             Action::Stopped => {
                 let it = &self.shards[shard];
-                let asks = it.asked.iter().any(|under| {
-                    matches!(under, Pending::Store(Request::Claim(_) | Request::Commit(_), _))
+                // A shard that was never granted its claim has written nothing, and does not wait (K14).
+                let asks = it.asked.iter().any(|under| match under {
+                    Pending::Store(Request::Claim(_), _) => it.granted,
+                    Pending::Store(Request::Commit(_), _) => true,
+                    _ => false,
                 });
                 if asks || !commits.is_empty() || !it.instances.is_empty() {
                     self.report

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::MessageKind;
-use ostraca_core::records::{GuestReply, RecordKey};
+use ostraca_core::records::{ClaimOutcome, GuestReply, RecordKey};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 
 use super::{Harness, Pending};
@@ -37,6 +37,7 @@ impl Harness {
         let event = match answer {
             store::Response::Claim(outcome) => {
                 let number = self.shards[shard].machine.claim().number;
+                self.shards[shard].granted |= matches!(outcome, ClaimOutcome::Granted);
                 Event::ClaimResult { number, outcome }
             }
             store::Response::Commit(outcomes) => Event::CommitResults(outcomes),
