@@ -129,8 +129,8 @@ pub use ostraca_wire::proto::{
     PlacementInfo, PlacementRequest, PlacementState, PoolInfo, PoolPlacement, Problem,
     RebalancePlan, RebalanceProgress, Rollout, ShardAtNode, ShardFigures, ShardInfo, ShardMove,
     ShardPause, ShardRange, ShardState, ShardStatistics, StateChange, StateKey, Status,
-    StatusProblem, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions, UndeployResult,
-    WhoAmI, WorkFigures,
+    StatusProblem, StoredEntities, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions,
+    UndeployResult, WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

@@ -58,6 +58,7 @@ mod tests {
             epoch: Epoch(epoch),
             serving: true,
             turns,
+            stored: None,
             memory_bytes: 5 * MEBIBYTE + 7,
             committed_bytes: 0,
             queued: 0,

@@ -16,7 +16,7 @@ impl ControlLoop {
             .map(|worker| {
                 let (answer, figures) = oneshot::channel();
                 // A worker that has ended does not answer.
-                let _ = worker.send(WorkerInput::MeasureShards(answer));
+                let _ = worker.send(WorkerInput::MeasureShards { count_stored: false, answer });
                 figures
             })
             .collect();

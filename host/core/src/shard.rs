@@ -35,6 +35,7 @@ mod outbox;
 mod second_instance;
 mod settings;
 mod slot_requests;
+mod stored;
 mod subscription_copy;
 mod subscriptions;
 #[cfg(test)]
@@ -67,5 +68,6 @@ pub use settings::{
     StartReason, StopReason, TypeSettings,
 };
 pub use slot_requests::SlotHolder;
+pub use stored::{HeadPage, StoredEntities};
 pub use subscriptions::{FanOut, SUBSCRIPTION_PAGES, SubscriptionRequest, TopicMessage};
 pub use timers::{Firing, TimerChange, TimerMap};

@@ -454,11 +454,15 @@ fn responses_about_the_cluster() {
                     memory_bytes: 7,
                     queued: 8,
                     live: [("t".to_owned(), 9)].into(),
+                    stored_is_counted: true,
+                    stored: [("t".to_owned(), StoredEntities { entities: 10, state_bytes: 11 })]
+                        .into(),
                 }],
                 unresponsive: vec![NodeIssue { node: "n".into(), reason: "r".into() }],
             }),
-            "0801f204220a18080110021a016f20012805300638074008\
-             4a050a0174100912060a016e120172",
+            "0801f2042f0a25080110021a016f20012805300638074008\
+             4a050a0174100950015a090a01741204080a100b\
+             12060a016e120172",
         ),
         (
             Response::Shards(Shards { shards: vec![shard] }),

@@ -26,7 +26,7 @@ use ostraca_catalog::{ClusterClock, DeployedType};
 use ostraca_core::ids::{Entity, Epoch, ShardId, TurnId};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{Claim, GuestReply, Tell};
-use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason};
+use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason, StoredEntities};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
 use ostraca_trace::Tracer;
@@ -159,7 +159,12 @@ pub enum Input {
         answer: oneshot::Sender<BTreeMap<u64, u64>>,
     },
     /// Requests what each shard of this worker has done, and what it holds in memory.
-    MeasureShards(oneshot::Sender<Vec<ShardFigures>>),
+    MeasureShards {
+        /// Whether to count stored entities, too: a later answer has them.
+        count_stored: bool,
+        /// The receiver of the figures.
+        answer: oneshot::Sender<Vec<ShardFigures>>,
+    },
     /// The answer to a message that an entity of a shard sent.
     EntityAnswer {
         /// The entity's shard.
@@ -349,6 +354,8 @@ pub struct ShardFigures {
     pub queued: u64,
     /// How many entities of each type have an instance. An entity that was only queried counts too.
     pub live: BTreeMap<Arc<str>, u64>,
+    /// What is stored of each type; `None` if it has not been counted since this node got the shard.
+    pub stored: Option<BTreeMap<Arc<str>, StoredEntities>>,
 }
 
 impl ShardFigures {

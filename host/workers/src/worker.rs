@@ -16,6 +16,7 @@ mod completions;
 mod dispatch;
 mod figures;
 mod flush_gate;
+mod head_scans;
 mod machines;
 mod panics;
 mod shards;
@@ -53,6 +54,7 @@ use asks::StartedAsk;
 use calls::CallUpdate;
 use figures::Figures;
 use flush_gate::FlushGate;
+use head_scans::HeadScans;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -104,6 +106,7 @@ struct Worker {
     /// The turn whose result is being handled.
     turn_trace: Option<(TurnId, TurnOrigin)>,
     loads: Vec<(MachineId, ShardPath, Entity, u64)>,
+    head_scans: HeadScans,
     renewed: Option<(u64, u64)>,
     figures: Figures,
     suspended: bool,
@@ -214,6 +217,7 @@ impl Worker {
             commits: Vec::new(),
             turn_trace: None,
             loads: Vec::new(),
+            head_scans: HeadScans::default(),
             renewed: None,
             suspended: false,
             stopping: None,
@@ -261,7 +265,10 @@ impl Worker {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.inspect(shard, &entities));
             }
-            Input::MeasureShards(answer) => {
+            Input::MeasureShards { count_stored, answer } => {
+                if count_stored {
+                    self.broadcast_event(&|| Event::CountStored);
+                }
                 // The requester may no longer exist.
                 let _ = answer.send(self.measure_shards());
             }

@@ -309,6 +309,8 @@ impl Tells {
                 Action::Migrate { .. } | Action::MigrationFailed { .. } => {}
                 // No entity of the model is remembered.
                 Action::ScanRemembered { .. } => {}
+                // Nobody counts.
+                Action::ScanHeads { .. } => {}
                 // Nobody reads a channel.
                 Action::ReadChannel { .. } => {}
                 // And none is deleted.

@@ -42,6 +42,7 @@ mod shards;
 mod slow;
 mod storage;
 mod store_node;
+mod stored;
 mod tells;
 mod trace;
 mod unrunnable_types;
@@ -446,6 +447,8 @@ struct World {
     tell_rng: Rng,
     /// Whether some entities are remembered, and the generator that decides which.
     remembers: bool,
+    /// Whether owners count what they store.
+    counts_stored: bool,
     rng_of_marks: Rng,
     /// What follows a failure of a guest.
     on_failure: shard::OnFailure,

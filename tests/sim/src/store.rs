@@ -16,6 +16,7 @@ use ostraca_core::records::{
     ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, HeadFloor, Lane,
     LoadedEntity, OWN_TIMERS, RecordKey, Tell, Timer,
 };
+use ostraca_core::shard::HeadPage;
 
 use crate::journal::JournalWrite;
 use crate::remembered;
@@ -143,6 +144,15 @@ pub enum Request {
         /// Maximum number of entities to return.
         max_records: usize,
     },
+    /// Read a page of heads.
+    Heads {
+        /// A number that is returned with the answer.
+        number: u64,
+        /// Where the page starts. `None` for the first one.
+        after: Option<Bytes>,
+        /// Maximum number of heads to return.
+        max_records: usize,
+    },
     /// Read kept items of a channel.
     Channel {
         /// The entity.
@@ -176,6 +186,8 @@ pub enum Response {
     Keys(Entity, u64, Result<(Vec<Bytes>, bool), String>),
     /// The answer to a read of remembered entities, with its number, and whether more follow.
     Remembered(u64, Result<(Vec<Entity>, bool), String>),
+    /// The answer to a read of heads, with its number.
+    Heads(u64, Result<HeadPage, String>),
     /// The answer to a read of a channel.
     Channel(Entity, Result<Vec<(u64, ChannelItem)>, String>),
 }
@@ -271,6 +283,9 @@ impl Store {
             Request::Remembered { number, from, max_records } => {
                 let page = self.remembered(from.as_ref(), max_records);
                 (Response::Remembered(number, Ok(page)), false)
+            }
+            Request::Heads { number, after, max_records } => {
+                (Response::Heads(number, Ok(self.heads(after.as_deref(), max_records))), false)
             }
             Request::Channel { entity, channel, from, max_items } => {
                 let items = self.channel(&entity, &channel, from, max_items);
@@ -545,6 +560,22 @@ impl Store {
         (rest, more)
     }
 
+    /// The cursor is the last entity of the page before.
+    fn heads(&self, after: Option<&[u8]>, max_records: usize) -> HeadPage {
+        let name = |entity: &Entity| format!("{}\0{}", entity.entity_type, entity.id);
+        let rest = self.cache.heads.iter();
+        let mut rest =
+            rest.filter(|(entity, _)| after.is_none_or(|at| name(entity).as_bytes() > at));
+        let page: Vec<_> = rest
+            .by_ref()
+            .take(max_records)
+            .map(|(entity, head)| (entity.clone(), Box::new(head.clone())))
+            .collect();
+        let more = rest.next().is_some();
+        let next = page.last().filter(|_| more).map(|(entity, _)| name(entity).into());
+        (page, next)
+    }
+
     fn state(&self, entity: &Entity) -> BTreeMap<Bytes, Bytes> {
         let of_entity = self.cache.records.iter().filter(|((of, _), _)| of == entity);
         of_entity
@@ -577,6 +608,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
             Response::Keys(entity.clone(), *number, Err(why.into()))
         }
         Request::Remembered { number, .. } => Response::Remembered(*number, Err(why.into())),
+        Request::Heads { number, .. } => Response::Heads(*number, Err(why.into())),
         Request::Channel { entity, .. } => Response::Channel(entity.clone(), Err(why.into())),
     }
 }
@@ -597,6 +629,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
         Response::Wakes(number, _) => Response::Wakes(number, Err(why.into())),
         Response::Keys(entity, number, _) => Response::Keys(entity, number, Err(why.into())),
         Response::Remembered(number, _) => Response::Remembered(number, Err(why.into())),
+        Response::Heads(number, _) => Response::Heads(number, Err(why.into())),
         Response::Channel(entity, _) => Response::Channel(entity, Err(why.into())),
     }
 }
@@ -625,6 +658,7 @@ impl Request {
             Self::Remembered { number, from, max_records } => {
                 Self::Remembered { number, from: from.map(name), max_records }
             }
+            heads @ Self::Heads { .. } => heads,
             Self::Channel { entity, channel, from, max_items } => {
                 Self::Channel { entity: name(entity), channel, from, max_items }
             }
@@ -654,6 +688,12 @@ impl Response {
             Self::Remembered(number, page) => Self::Remembered(
                 number,
                 page.map(|(marks, more)| (marks.into_iter().map(name).collect(), more)),
+            ),
+            Self::Heads(number, page) => Self::Heads(
+                number,
+                page.map(|(heads, next)| {
+                    (heads.into_iter().map(|(entity, head)| (name(entity), head)).collect(), next)
+                }),
             ),
             Self::Channel(entity, items) => Self::Channel(name(entity), items),
         }

@@ -57,6 +57,8 @@ pub enum ViolationKind {
     EpochOrder,
     /// A node claimed a shard that no row assigns to it.
     UnassignedClaim,
+    /// An owner counted other entities than the store has (K38).
+    WrongCount,
     /// Shards were given to hosts before there were enough of them (K27).
     AllocatedEarly,
     /// A shard went to a node without the role of its pool (K39).

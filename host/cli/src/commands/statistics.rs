@@ -77,10 +77,43 @@ fn live(figures: &ShardFigures) -> u64 {
     figures.live.values().sum()
 }
 
+/// What is stored, and whether all of it has been counted.
+#[derive(Clone, Copy)]
+struct Stored {
+    entities: u64,
+    state_bytes: u64,
+    is_counted: bool,
+}
+
+impl Stored {
+    const NOTHING: Self = Self { entities: 0, state_bytes: 0, is_counted: true };
+
+    fn add(&mut self, figures: &ShardFigures, entity_type: Option<&str>) {
+        self.is_counted &= figures.stored_is_counted;
+        for (name, stored) in &figures.stored {
+            if entity_type.is_none_or(|wanted| wanted == name) {
+                self.entities += stored.entities;
+                self.state_bytes += stored.state_bytes;
+            }
+        }
+    }
+
+    /// A figure that is higher in truth, if not everything has been counted.
+    fn columns(self) -> [String; 2] {
+        let least = if self.is_counted { "" } else { ">= " };
+        [format!("{least}{}", self.entities), format!("{least}{}", output::size(self.state_bytes))]
+    }
+}
+
 /// What a pool or a shard does and holds, in the columns behind its name.
-fn columns(lines: &[&Line<'_>]) -> [String; 5] {
+fn columns(lines: &[&Line<'_>]) -> [String; 7] {
     let sum = |of: &dyn Fn(&Line<'_>) -> u64| lines.iter().map(|line| of(line)).sum::<u64>();
+    let mut stored = Stored::NOTHING;
+    lines.iter().for_each(|line| stored.add(line.now, None));
+    let [entities, state] = stored.columns();
     [
+        entities,
+        state,
         sum(&|line| live(line.now)).to_string(),
         sum(&|line| line.turns_per_second).to_string(),
         format!("{}/s", output::size(sum(&|line| line.committed_per_second))),
@@ -97,29 +130,57 @@ fn print(lines: &mut [Line<'_>], now: &ShardStatistics) {
         for (name, count) in &line.now.live {
             *types.entry(name).or_default() += count;
         }
+        for name in line.now.stored.keys() {
+            types.entry(name).or_default();
+        }
     }
     let rows = pools.iter().map(|(name, lines)| {
-        let [live, turns, written, memory, queued] = columns(lines);
-        [(*name).to_owned(), lines.len().to_string(), live, turns, written, memory, queued]
+        let [stored, state, live, turns, written, memory, queued] = columns(lines);
+        let shards = lines.len().to_string();
+        [(*name).to_owned(), shards, stored, state, live, turns, written, memory, queued]
     });
-    let headers = ["POOL", "SHARDS", "LIVE", "TURNS/S", "WRITTEN", "MEMORY", "QUEUED"];
+    let headers =
+        ["POOL", "SHARDS", "STORED", "STATE", "LIVE", "TURNS/S", "WRITTEN", "MEMORY", "QUEUED"];
     output::table(headers, rows.collect());
     if !types.is_empty() {
         output::line("");
-        let rows = types.iter().map(|(name, count)| [(*name).to_owned(), count.to_string()]);
-        output::table(["TYPE", "LIVE"], rows.collect());
+        let rows = types.iter().map(|(name, live)| {
+            let mut stored = Stored::NOTHING;
+            lines.iter().for_each(|line| stored.add(line.now, Some(name)));
+            let [entities, state] = stored.columns();
+            [(*name).to_owned(), entities, state, live.to_string()]
+        });
+        output::table(["TYPE", "STORED", "STATE", "LIVE"], rows.collect());
     }
     lines.sort_by_key(|line| (std::cmp::Reverse(line.turns_per_second), line.now.shard));
     output::line("");
     let rows = lines.iter().take(SHOWN).map(|line| {
-        let [live, turns, written, memory, queued] = columns(&[line]);
+        let [stored, state, live, turns, written, memory, queued] = columns(&[line]);
         let pause = line.last_pause_us.map_or_else(String::new, |us| format!("{} ms", us / 1_000));
         let shard = line.now.shard.to_string();
-        [shard, line.now.owner.clone(), live, turns, written, memory, queued, pause]
+        let owner = line.now.owner.clone();
+        [shard, owner, stored, state, live, turns, written, memory, queued, pause]
     });
-    let headers =
-        ["SHARD", "OWNER", "LIVE", "TURNS/S", "WRITTEN", "MEMORY", "QUEUED", "LAST PAUSE"];
+    let headers = [
+        "SHARD",
+        "OWNER",
+        "STORED",
+        "STATE",
+        "LIVE",
+        "TURNS/S",
+        "WRITTEN",
+        "MEMORY",
+        "QUEUED",
+        "LAST PAUSE",
+    ];
     output::table(headers, rows.collect());
+    let counting = lines.iter().filter(|line| !line.now.stored_is_counted).count();
+    if counting > 0 {
+        output::line(&format!(
+            "{counting} of {} shards are still being counted: ask again for what they store",
+            lines.len()
+        ));
+    }
     if lines.len() > SHOWN {
         output::line(&format!(
             "and {} more shards: `--output json` prints all of them",
@@ -131,12 +192,24 @@ fn print(lines: &mut [Line<'_>], now: &ShardStatistics) {
     }
 }
 
+/// By type; `null` while it has not been counted.
+fn stored_json(figures: &ShardFigures) -> Value {
+    if !figures.stored_is_counted {
+        return Value::Null;
+    }
+    let by_type = figures.stored.iter().map(|(name, stored)| {
+        let value = json!({ "entities": stored.entities, "state_bytes": stored.state_bytes });
+        (name.clone(), value)
+    });
+    Value::Object(by_type.collect())
+}
+
 fn to_json(lines: &[Line<'_>], now: &ShardStatistics) -> Value {
     let shards = lines.iter().map(|line| {
         let it = line.now;
         json!({
             "shard": it.shard, "pool": line.pool, "owner": it.owner, "epoch": it.epoch,
-            "serving": it.serving, "live": it.live, "turns": it.turns,
+            "serving": it.serving, "live": it.live, "stored": stored_json(it), "turns": it.turns,
             "turns_per_second": line.turns_per_second, "committed_bytes": it.committed_bytes,
             "committed_bytes_per_second": line.committed_per_second,
             "memory_bytes": it.memory_bytes, "queued": it.queued,
@@ -154,6 +227,8 @@ fn to_json(lines: &[Line<'_>], now: &ShardStatistics) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use ostraca_client::StoredEntities;
+
     use super::*;
 
     fn figures(shard: u32, epoch: u64, turns: u64) -> ShardFigures {
@@ -169,6 +244,24 @@ mod tests {
     }
 
     #[test]
+    fn k38_what_is_not_counted_is_shown_as_a_minimum() {
+        let mut counted = figures(1, 1, 0);
+        counted.stored_is_counted = true;
+        let stored = |entities| StoredEntities { entities, state_bytes: entities * 1_024 };
+        counted.stored = [("cart".to_owned(), stored(3)), ("order".to_owned(), stored(4))].into();
+        let mut all = Stored::NOTHING;
+        all.add(&counted, None);
+        assert_eq!(all.columns(), ["7", "7.0 KiB"]);
+        let mut carts = Stored::NOTHING;
+        carts.add(&counted, Some("cart"));
+        assert_eq!(carts.columns()[0], "3");
+        all.add(&figures(2, 1, 0), None);
+        assert_eq!(all.columns()[0], ">= 7");
+        assert_eq!(stored_json(&figures(2, 1, 0)), Value::Null);
+        assert_eq!(stored_json(&counted)["order"]["state_bytes"], 4_096);
+    }
+
+    #[test]
     fn k38_rates_are_differences_under_one_owner() {
         let of = |shards| ShardStatistics { shards, ..ShardStatistics::default() };
         let before = of(vec![figures(1, 4, 1_000), figures(2, 1, 500)]);
@@ -180,6 +273,6 @@ mod tests {
             lines.iter().map(|it| (it.turns_per_second, it.committed_per_second)).collect();
         assert_eq!(rates, [(150, 15_000), (20, 2_000)]);
         assert_eq!((lines[0].last_pause_us, lines[1].last_pause_us), (None, Some(7_000)));
-        assert_eq!(columns(&[&lines[0], &lines[1]])[..2], ["6", "170"]);
+        assert_eq!(columns(&[&lines[0], &lines[1]])[2..4], ["6", "170"]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::asks::{Ask, AskNote};
@@ -38,6 +39,16 @@ pub enum Action {
         /// The first entity to read; `None` for the first one.
         from: Option<Entity>,
         /// Maximum number of entities in the result.
+        max_records: usize,
+    },
+    /// Read the shard's heads in order, by type and id. The result is an
+    /// [`Event::HeadsScanned`](super::Event::HeadsScanned).
+    ScanHeads {
+        /// Returned with the result.
+        number: u64,
+        /// Where the page begins, as the previous page said; `None` for the first one.
+        after: Option<Bytes>,
+        /// Maximum number of heads in the result.
         max_records: usize,
     },
     /// Read items of a channel in order. The result is an [`Event::ChannelRead`](super::Event::ChannelRead).

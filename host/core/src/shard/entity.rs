@@ -12,6 +12,7 @@ use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::{Outbox, OutboxSize};
 use super::second_instance::{SecondInstance, SecondStage};
 use super::settings::{SlotPurpose, StopReason};
+use super::stored::Amount;
 use super::subscriptions::Subscriptions;
 use super::timers::{Firing, Timers};
 use crate::ids::{Entity, MessageId, TurnId};
@@ -102,6 +103,9 @@ pub(super) struct GatedTurn {
     pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
     /// The firing that it ran, or whose failure it recorded, if any.
     pub(super) firing: Option<Arc<Firing>>,
+    /// How it changes what the entity counts for, and what it counts for afterwards (K38).
+    pub(super) stored: Amount,
+    pub(super) leaves: Amount,
 }
 
 #[derive(Clone, Debug)]
@@ -179,6 +183,8 @@ pub(super) struct ResidentEntity {
     pub(super) expires: bool,
     /// Whether the entity had no head when it was loaded, and no turn since: its head is made from the shard's floor.
     pub(super) is_headless: bool,
+    /// What it counts for after the last turn that ran (K38).
+    pub(super) stored: Amount,
 }
 
 /// The pause before an entity is started again, because its start failed through the guest's fault, or because the
@@ -267,6 +273,7 @@ impl ResidentEntity {
             is_purged: false,
             expires: false,
             is_headless: false,
+            stored: Amount::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use super::channels::Emit;
 use super::journal::JournalChange;
 use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
+use super::stored::HeadPage;
 use super::timers::TimerChange;
 use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{ErrorCode, Message, Outcome};
@@ -58,6 +59,15 @@ pub enum Event {
         number: u64,
         /// The entities in order, and whether more follow; or why the store failed.
         page: Result<(Vec<Entity>, bool), String>,
+    },
+    /// Somebody wants to know how many entities the shard stores: see [`Machine::stored`](super::Machine::stored).
+    CountStored,
+    /// The result of [`Action::ScanHeads`](super::Action::ScanHeads).
+    HeadsScanned {
+        /// The action's number.
+        number: u64,
+        /// The heads, and where the next page begins; or why the store failed.
+        page: Result<HeadPage, String>,
     },
     /// The result of [`Action::ReadChannel`](super::Action::ReadChannel).
     ChannelRead {

@@ -28,6 +28,7 @@ mod revisions;
 mod schedule;
 mod second_instance;
 mod steps;
+mod stored_count;
 mod subscriptions;
 mod supervision;
 mod suspend;
@@ -56,6 +57,7 @@ use recovery::Recovery;
 use residents::Residents;
 use revisions::FailedMigrations;
 use schedule::Schedule;
+use stored_count::StoredCount;
 use supervision::Supervision;
 use sweep::Floor;
 use types::DeployedTypes;
@@ -104,6 +106,7 @@ pub struct Machine {
     failed_migrations: FailedMigrations,
     residents: Residents,
     floor: Floor,
+    stored: StoredCount,
 }
 
 impl Machine {
@@ -124,6 +127,7 @@ impl Machine {
             failed_migrations: FailedMigrations::default(),
             residents: Residents::default(),
             floor: Floor::default(),
+            stored: StoredCount::default(),
         }
     }
 
@@ -153,6 +157,8 @@ impl Machine {
             Event::Message(message) => self.on_message(message),
             Event::WakesScanned { number, page } => self.on_wakes(number, page),
             Event::RememberedScanned { number, page } => self.on_remembered(number, page),
+            Event::CountStored => self.count_stored(),
+            Event::HeadsScanned { number, page } => self.on_heads(number, page),
             Event::ChannelRead { entity, reader, items } => {
                 self.on_channel_read(&entity, reader, items);
             }

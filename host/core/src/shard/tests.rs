@@ -25,6 +25,7 @@ mod serve;
 mod stale_completions;
 mod start;
 mod stop;
+mod stored;
 mod subscriptions;
 mod supervision;
 mod suspend;
@@ -242,6 +243,7 @@ impl Harness {
                     let page = Ok((self.wakes.clone(), false));
                     self.handle(Event::WakesScanned { number, page });
                 }
+                Action::ScanHeads { .. } => self.pending_actions.push(action),
                 Action::ScanKeys { .. } if !self.answers_keys => self.pending_actions.push(action),
                 Action::ScanKeys { entity, generation, max_records } => {
                     let page: Vec<_> = self.keys.iter().take(max_records).cloned().collect();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
+use ostraca_core::shard::StoredEntities;
 use ostraca_stats::LastFailure;
 use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
@@ -144,7 +145,7 @@ impl Gateway {
         let ask = |worker: &mpsc::UnboundedSender<Input>| {
             let (answer, received) = oneshot::channel();
             // If the worker has ended, it drops the sender.
-            let _ = worker.send(Input::MeasureShards(answer));
+            let _ = worker.send(Input::MeasureShards { count_stored: true, answer });
             received
         };
         let all = try_join_all(self.workers.iter().map(ask)).await.ok()?;
@@ -304,6 +305,16 @@ fn figures_to_wire(figures: ShardFigures) -> proto::ShardFigures {
         memory_bytes: figures.memory_bytes,
         queued: figures.queued,
         live: figures.live.into_iter().map(|(name, count)| (name.to_string(), count)).collect(),
+        stored_is_counted: figures.stored.is_some(),
+        stored: figures
+            .stored
+            .into_iter()
+            .flatten()
+            .map(|(name, stored)| {
+                let StoredEntities { entities, state_bytes } = stored;
+                (name.to_string(), proto::StoredEntities { entities, state_bytes })
+            })
+            .collect(),
     }
 }
 

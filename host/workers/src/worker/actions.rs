@@ -19,6 +19,7 @@ use ostraca_wasm::{Instance, InstanceSpec, TurnRecords};
 use ostraca_wire::server::BudgetExceeded;
 
 use super::completions::{Completion, Ran, StartOutcome};
+use super::head_scans::HeadScan;
 use super::machines::{InstanceState, MachineId, WaitingTurn};
 use super::panics::{Panicked, contained};
 use super::stored_state::{STATE_PAGE, StoredState};
@@ -68,6 +69,9 @@ impl Worker {
                 self.scan_shard(id, kind, (max_records, STATE_PAGE.1), mark, move |page| {
                     Event::RememberedScanned { number, page }
                 });
+            }
+            Action::ScanHeads { number, after, max_records } => {
+                self.scan_heads(HeadScan { machine: id, number, after, max_records });
             }
             Action::ReadChannel { entity, reader, channel, from, max_items, max_bytes } => {
                 let item = |record| match record {

@@ -25,6 +25,7 @@ pub(super) enum Completion {
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     /// The result of a scan of the shard's records.
     Scanned(MachineId, Box<Event>),
+    Heads(MachineId, Box<Event>),
     Started(MachineId, Entity, u64, StartOutcome),
     /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
@@ -86,6 +87,7 @@ impl Worker {
                 slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
                 self.handle_event(id, *event);
             }
+            Completion::Heads(id, event) => self.heads_read(id, *event),
             Completion::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);
             }

@@ -174,6 +174,7 @@ impl Worker {
                 memory_bytes: memory.get(&slot.shard()).copied().unwrap_or_default(),
                 queued: slot.machine.stats().1 as u64,
                 live,
+                stored: slot.machine.stored(),
             }
         });
         figures.collect()

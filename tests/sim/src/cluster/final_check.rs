@@ -138,6 +138,7 @@ impl World {
         self.check_lapses();
         self.check_probations();
         self.check_cycles();
+        self.check_counts();
         if self.now < self.healed {
             self.served_at = None;
             return;

@@ -61,6 +61,7 @@ pub const KINDS: &[&str] = &[
     "channel: item",
     "channel: item lost",
     "channel: read refused",
+    "stored entities: counted",
     "deletion: by a turn",
     "deletion: expired",
     "deletion: head removed",

@@ -102,6 +102,7 @@ impl World {
             tells: seed % 3 == 1,
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
+            counts_stored: seed % 5 == 2,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             on_failure: match seed % 9 {
                 // Where moves are counted, nothing else moves shards.

@@ -180,6 +180,10 @@ impl World {
                 let request = Request::Remembered { number, from, max_records };
                 self.call(pid, StoreCall::Entity(shard, epoch, number, request));
             }
+            Action::ScanHeads { number, after, max_records } => {
+                let request = Request::Heads { number, after, max_records };
+                self.call(pid, StoreCall::Entity(shard, epoch, number, request));
+            }
             Action::ReadChannel { entity, reader, channel, from, max_items, .. } => {
                 let request = Request::Channel { entity, channel, from, max_items };
                 self.call(pid, StoreCall::Entity(shard, epoch, reader, request));
@@ -490,6 +494,7 @@ impl World {
             Response::Commit(outcomes) => Event::CommitResults(outcomes),
             Response::Wakes(number, page) => Event::WakesScanned { number, page },
             Response::Remembered(number, page) => Event::RememberedScanned { number, page },
+            Response::Heads(number, page) => Event::HeadsScanned { number, page },
             Response::Channel(entity, items) => {
                 Event::ChannelRead { entity, reader: generation, items }
             }

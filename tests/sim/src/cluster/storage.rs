@@ -128,6 +128,7 @@ impl World {
                 Response::State(_, result) => result.is_err(),
                 Response::Wakes(_, page) => page.is_err(),
                 Response::Remembered(_, page) => page.is_err(),
+                Response::Heads(_, page) => page.is_err(),
                 Response::Channel(_, items) => items.is_err(),
                 Response::Keys(_, _, page) => page.is_err(),
             },

@@ -76,6 +76,8 @@ impl Harness {
             Action::Migrate { .. } | Action::MigrationFailed { .. } => {}
             // No entity of this world is remembered.
             Action::ScanRemembered { .. } => {}
+            // Nobody counts.
+            Action::ScanHeads { .. } => {}
             // Nobody reads a channel.
             Action::ReadChannel { .. } => {}
             // And none is deleted.

@@ -47,6 +47,7 @@ impl Harness {
             }
             store::Response::Wakes(number, page) => Event::WakesScanned { number, page },
             store::Response::Remembered(number, page) => Event::RememberedScanned { number, page },
+            store::Response::Heads(number, page) => Event::HeadsScanned { number, page },
             store::Response::Channel(entity, items) => {
                 Event::ChannelRead { entity, reader: 0, items }
             }

@@ -169,6 +169,8 @@ impl World {
             }
             // No entity of this world is remembered.
             Action::ScanRemembered { .. } => {}
+            // Nobody counts.
+            Action::ScanHeads { .. } => {}
             // Nobody reads a channel.
             Action::ReadChannel { .. } => {}
             // And none is deleted.

@@ -206,8 +206,8 @@ impl World {
             Response::Wakes(number, page) => {
                 self.handle_event(node, Event::WakesScanned { number, page });
             }
-            // Nobody reads a channel.
-            Response::Channel(..) => {}
+            // Nobody counts, or reads a channel.
+            Response::Heads(..) | Response::Channel(..) => {}
             Response::Remembered(number, page) => {
                 self.handle_event(node, Event::RememberedScanned { number, page });
             }

@@ -252,6 +252,7 @@ impl Machine {
             let set = state.head.set_tell_watermark(state.lanes.tell_watermark());
             debug_assert!(set.is_ok(), "{set:?}");
         }
+        let stored = state.change_stored();
         let head = Head { lanes, ..state.head.clone() };
         state.gate.push_back(GatedTurn {
             turn,
@@ -261,6 +262,8 @@ impl Machine {
             remembered: state.head.remembered,
             queries: Vec::new(),
             firing,
+            stored,
+            leaves: state.stored,
         });
         let commit = Commit {
             claim: self.claim.current().clone(),
@@ -296,6 +299,7 @@ impl Machine {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
                 self.floor.on_committed(state, gated.version);
+                self.stored.on_committed(entity, gated.version, gated.stored, gated.leaves);
                 state.outbox.on_durable(gated.version);
                 let most = self.context.settings.channel_buffer;
                 state.channels.on_durable(gated.version, most, self.context.mono());
@@ -316,6 +320,7 @@ impl Machine {
                     Outcome::not_run_retryable(codes::COMMIT_REFUSED, message, 10)
                 } else {
                     self.claim.on_unknown_commit();
+                    self.stored.reset();
                     Outcome::Unknown { message }
                 }
             }

@@ -11,6 +11,7 @@ use crate::message::{Message, MessageKind};
 use crate::records::{JournalExtent, LoadedEntity, SubscriptionCounts};
 use crate::shard::entity::Stage;
 use crate::shard::outbox::Outbox;
+use crate::shard::stored::Amount;
 use crate::shard::subscriptions::Subscriptions;
 use crate::shard::timers::Timers;
 use crate::shard::{ActivationOutcome, Channels, StartReason, StopReason, TurnOutput, TurnResult};
@@ -48,6 +49,7 @@ impl Machine {
                 );
                 state.head = loaded.head.unwrap_or_default();
                 state.is_headless = state.head.version == 0 || is_removed;
+                state.stored = Amount::of(&state.head);
                 if is_removed {
                     // This cannot fail: the field was just read.
                     let set = state.head.set_removed(false);
