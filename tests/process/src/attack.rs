@@ -27,10 +27,10 @@ use rand::{Rng, SeedableRng};
 
 pub use self::load::{Load, LoadSize, LoadSummary, judge};
 use self::soak::Soak;
-use crate::Cluster;
 use crate::cluster::{Options, TIMEOUT, View};
 use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
+use crate::{Cluster, artifacts};
 
 /// Number of rounds that must count for each attack.
 const ROUNDS: u64 = 1;
@@ -44,6 +44,10 @@ const WARM: u64 = 200;
 /// The longest time until a host is given shards again after attacks on its path to the store: 64 leases (R9) of 3 s,
 /// plus a reserve.
 pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
+
+/// A second pool, smaller than the first one and on the same hosts: the accounts are in it, the counters in the first.
+const SIDE_POOL: &str = "side";
+const SIDE_SHARDS: u32 = 7;
 
 /// Whether a fault was injected in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +105,8 @@ impl AttackRun {
     /// The error of the program or of a node.
     pub async fn set(options: &Options) -> Result<Self> {
         let seed = number("SEED").unwrap_or_else(rand::random);
-        let options = Options { seed, ..options.clone() };
+        let roles = options.roles.iter().map(|roles| with_side_pool(roles)).collect();
+        let options = Options { seed, roles, ..options.clone() };
         println!("{}: SEED={seed}", options.name);
         let mut cluster = Cluster::start(&options).await?;
         cluster.wait_settled().await?;
@@ -112,9 +117,10 @@ impl AttackRun {
             }
         }
         let first = clients.first().context("no gateway")?;
-        for example in ["counter", "account"] {
-            deploy_example(first, example).await?;
-        }
+        cluster.create_pool(first, SIDE_POOL, SIDE_SHARDS).await?;
+        deploy_example(first, "counter").await?;
+        let manifest = format!("pool = \"{SIDE_POOL}\"\n{}", artifacts::manifest("account")?);
+        first.deploy(&manifest, artifacts::component("account")?, None).await?;
         Ok(Self {
             cluster,
             clients,
@@ -307,13 +313,13 @@ impl AttackRun {
     /// # Errors
     /// If that does not happen within the timeout.
     pub async fn wait_balanced(&mut self) -> Result<()> {
-        let shards = self.cluster.shards;
         if !self.cluster.wait_settled().await?.balanced() {
             // If the request is refused or ends early, the manager's own balancing makes up for it.
             if let Ok(mut updates) = self.clients[0].rebalance().await {
                 while updates.next().await.is_ok_and(|it| it.is_some_and(|it| !it.done)) {}
             }
         }
+        let shards = self.cluster.all_shards();
         let balanced = |view: &View| view.balanced() && view.settled(shards);
         self.cluster.wait_for(PROBATION, "the shards are balanced", balanced).await?;
         Ok(())
@@ -329,15 +335,25 @@ impl AttackRun {
         let mut queries = Vec::new();
         for client in &self.clients {
             let session = client.session();
-            for id in probes(self.cluster.shards) {
-                let call = session.send(&Entity::new("counter", id.clone()), "get", "", &options);
-                queries.push(async move { call.await.with_context(|| format!("counter/{id}")) });
+            let counters = probes(self.cluster.shards).into_iter();
+            let counters = counters.map(|id| (Entity::new("counter", id), "get", ""));
+            let accounts = probes(SIDE_SHARDS).into_iter();
+            let accounts = accounts.map(|id| (Entity::new("account", id), "balance", "{}"));
+            for (entity, method, body) in counters.chain(accounts) {
+                let call = session.send(&entity, method, body, &options);
+                queries.push(async move { call.await.with_context(|| entity.to_string()) });
             }
         }
         let answers = queries.len();
         ensure!(try_join_all(queries).await?.len() == answers, "some entities did not answer");
         Ok(())
     }
+}
+
+/// The roles of a node that also hosts the second pool, if it hosts the first one.
+fn with_side_pool(roles: &str) -> String {
+    let hosts = roles.split(',').any(|role| role == "host");
+    if hosts { format!("{roles},host.{SIDE_POOL}") } else { roles.into() }
 }
 
 /// One id in each shard, in the order of the shards.

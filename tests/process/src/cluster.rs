@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ostraca_client::{Client, ConnectOptions, Profile};
+use ostraca_client::{Client, ConnectOptions, NewPool, Profile};
 use ostraca_core::format;
 use ostraca_wire::Limits;
 use tempfile::TempDir;
@@ -171,8 +171,10 @@ pub struct Cluster {
     /// The network with its faults; `None` without proxies.
     network: Option<Network>,
     profile: Profile,
-    /// Number of shards in the pool.
+    /// Number of shards in the first pool.
     pub shards: u32,
+    /// Number of shards in other pools that were created with [`Self::create_pool`].
+    more_shards: u32,
     _turn: SemaphorePermit<'static>,
 }
 
@@ -258,7 +260,8 @@ impl Cluster {
         let first = members.first().context("a cluster has a node")?;
         let profile = first.home.profile(first.listen)?;
         let shards = options.shards;
-        let mut cluster = Self { members, servers, network, profile, shards, _turn: turn };
+        let mut cluster =
+            Self { members, servers, network, profile, shards, more_shards: 0, _turn: turn };
         for place in 0..options.at_once {
             if options.pods {
                 cluster.put_into_pod(place)?;
@@ -266,6 +269,25 @@ impl Cluster {
             cluster.start_node(place)?;
         }
         Ok(cluster)
+    }
+
+    /// Creates a pool with the role `host.` and its name, and waits until it is served.
+    ///
+    /// # Errors
+    /// The node's error, or that no host serves it within the timeout.
+    pub async fn create_pool(&mut self, client: &Client, name: &str, shards: u32) -> Result<()> {
+        let role = format!("host.{name}");
+        let pool = NewPool { name: name.into(), shards, role, ..NewPool::default() };
+        client.pools(Some(pool)).await?;
+        self.more_shards += shards;
+        self.wait_settled().await?;
+        Ok(())
+    }
+
+    /// Number of shards in all pools.
+    #[must_use]
+    pub fn all_shards(&self) -> u32 {
+        self.shards + self.more_shards
     }
 
     /// Number of nodes, running or not.

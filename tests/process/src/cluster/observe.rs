@@ -162,7 +162,7 @@ impl Cluster {
     /// # Errors
     /// Those of [`Cluster::wait`].
     pub async fn wait_settled(&mut self) -> Result<View> {
-        let shards = self.shards;
+        let shards = self.all_shards();
         self.wait("every shard is served", |view| view.settled(shards)).await
     }
 

@@ -1,6 +1,6 @@
 //! The cluster as one of its nodes sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ostraca_client::{NodeState, NodeStatus, Nodes, ShardInfo, ShardState};
@@ -85,12 +85,18 @@ impl View {
             && self.shards.iter().all(good)
     }
 
-    /// Whether the shard counts of the hosts differ by at most one.
+    /// Whether the shard counts of the hosts differ by at most one in each pool.
     #[must_use]
     pub fn balanced(&self) -> bool {
-        let owned = self.hosts().into_iter().map(|host| self.owned_by(host));
-        let (least, most) = owned.fold((usize::MAX, 0), |(l, m), n| (l.min(n), m.max(n)));
-        most <= least.saturating_add(1) && most > 0
+        let pools: BTreeSet<&str> = self.shards.iter().map(|it| it.pool.as_str()).collect();
+        let is_balanced = |pool: &&str| {
+            let owned = self.hosts().into_iter().map(|host| {
+                self.shards.iter().filter(|it| it.pool == **pool && it.owner == host).count()
+            });
+            let (least, most) = owned.fold((usize::MAX, 0), |(l, m), n| (l.min(n), m.max(n)));
+            most <= least.saturating_add(1) && most > 0
+        };
+        !pools.is_empty() && pools.iter().all(is_balanced)
     }
 
     /// Number of shards whose owner is not the same as in an earlier view.

@@ -1,12 +1,14 @@
 //! Pools with hosts of their own, created while the cluster runs (K4, K39, M1).
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ostraca_client::{Client, Entity, MessageKind, NewPool};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::history::until_answered;
+use ostraca_process_tests::load::closed_loop;
 use ostraca_process_tests::{Cluster, artifacts};
 
 const SHARDS: u32 = 24;
@@ -112,5 +114,68 @@ async fn k39_a_pool_created_at_run_time_has_its_own_hosts() {
     let reply = reply.await.expect("no panic").expect("an answer");
     assert_eq!(&reply.body[..], b"2", "once");
     client.close().await;
+    cluster.stop().expect("stop");
+}
+
+/// How long a command of the quiet pool may take beside the hot one, on a machine of two cores that runs everything.
+const QUIET: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
+    let mut options = Options { proxied: false, ..Options::three("hot-pool") };
+    for roles in &mut options.roles {
+        roles.push_str(",host.orders");
+    }
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.wait_settled().await.expect("settled");
+    let client = cluster.client(0).await.expect("a client");
+    cluster.create_pool(&client, "orders", ORDERS).await.expect("created");
+    deploy(&client, "order", "orders").await.expect("deployed");
+    deploy(&client, "plain", "default").await.expect("deployed");
+    let epochs = |view: &View| -> Vec<u64> { view.shards.iter().map(|it| it.epoch).collect() };
+    let before = epochs(&cluster.wait_settled().await.expect("settled"));
+
+    // A few entities of one pool get far more than they can run, through every gateway.
+    let mut clients = Vec::new();
+    for node in 0..3 {
+        clients.push(cluster.client(node).await.expect("a client"));
+    }
+    let sessions: Vec<_> = (0..24).map(|place| clients[place % 3].session()).collect();
+    let until = Instant::now() + Duration::from_secs(6);
+    let hot = tokio::spawn(async move {
+        let next = |_: usize, n: u64| (Entity::new("order", format!("o{}", n % 4)), "1".to_owned());
+        closed_loop(&sessions, 32, "add", u64::MAX, until, Arc::new(next)).await
+    });
+    // The other one is used by one caller, who is never refused and never waits long.
+    let session = client.session();
+    let (mut quiet, mut longest) = (0_u64, Duration::ZERO);
+    while Instant::now() < until {
+        let entity = Entity::new("plain", format!("p{}", quiet % 40));
+        let start = Instant::now();
+        session.command(&entity, "add", "1").await.expect("a reply");
+        quiet += 1;
+        longest = longest.max(start.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let hot = hot.await.expect("no panic").expect("every command is answered");
+    eprintln!(
+        "{} commands to the hot pool, {quiet} to the quiet one, the longest {longest:?}",
+        hot.done
+    );
+    assert!(hot.done > 20 * quiet, "{} commands are not hot beside {quiet}", hot.done);
+    assert!(longest < QUIET, "{longest:?}");
+    let mut sum = 0;
+    for number in 0..40 {
+        let entity = Entity::new("plain", format!("p{number}"));
+        let reply = session.query(&entity, "get", "").await.expect("a reply");
+        sum += std::str::from_utf8(&reply.body).expect("text").parse::<u64>().expect("a number");
+    }
+    assert_eq!(sum, quiet, "each ran once");
+    let after = epochs(&cluster.wait_settled().await.expect("settled"));
+    assert_eq!(after, before, "no shard of either pool has changed hands");
+    client.close().await;
+    for client in clients {
+        client.close().await;
+    }
     cluster.stop().expect("stop");
 }
