@@ -4,6 +4,8 @@
 //! call sees the effects of those before it, in the same batch or an earlier one. The maps never become stale: either
 //! the batch is applied, or the store stops.
 
+mod shard_move;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,6 +38,8 @@ pub(crate) struct BatchBuilder {
     /// been fragmented.
     record_fragments: HashMap<Vec<u8>, u32>,
     rows: HashMap<String, Option<StoredRow>>,
+    /// The full keys that moves of shards write in this batch, with their fragment counts, or remove (`None`).
+    moved: HashMap<Vec<u8>, Option<u32>>,
     batch: Batch,
     events: Vec<RowEvent>,
     /// Whether `batch` contains anything.
@@ -74,6 +78,7 @@ impl BatchBuilder {
             heads: HeadCache::new(head_cache),
             record_fragments: HashMap::new(),
             rows: HashMap::new(),
+            moved: HashMap::new(),
             batch: Batch::default(),
             events: Vec::new(),
             wrote: false,
@@ -86,6 +91,7 @@ impl BatchBuilder {
     pub(crate) fn finish(&mut self) -> Result<Option<PreparedBatch>, StoreError> {
         self.record_fragments.clear();
         self.rows.clear();
+        self.moved.clear();
         self.heads.age();
         if !std::mem::take(&mut self.wrote) {
             return Ok(None);

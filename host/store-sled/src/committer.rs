@@ -11,7 +11,7 @@ use std::time::Instant;
 use futures::channel::oneshot::Sender;
 use ostraca_core::records::{ClaimOutcome, CommitOutcome, CommitRefusal};
 use ostraca_store::change_history::ChangeHistory;
-use ostraca_store::{CompareAndSetError, StoreError};
+use ostraca_store::{CompareAndSetError, ShardMoveError, StoreError};
 
 use crate::batch_builder::{BatchBuilder, PreparedBatch};
 use crate::changed_keys::ChangedKeys;
@@ -20,6 +20,7 @@ use crate::disk_space::DiskSpaceMonitor;
 use crate::options::BatchObserver;
 use crate::progress::Progress;
 use crate::read_queue::ReadQueue;
+use crate::shard_op::ShardOp;
 use crate::write_op::{ReplySlot, WriteOp};
 use crate::write_queue::WriteQueue;
 
@@ -42,6 +43,7 @@ enum Completion {
     Commit(CommitOutcome, ReplySlot<CommitOutcome>),
     Claim(ClaimOutcome, ReplySlot<ClaimOutcome>),
     Cas(Result<u64, CompareAndSetError>, Sender<Result<u64, CompareAndSetError>>),
+    MoveShard(Result<bool, ShardMoveError>, Sender<Result<bool, ShardMoveError>>),
 }
 
 impl Committer {
@@ -96,6 +98,12 @@ impl Committer {
             }
             (WriteOp::CompareAndSet(cas, to), _) => {
                 Completion::Cas(self.batch_builder.compare_and_set(cas), to)
+            }
+            (WriteOp::MoveShard(step, to), Some(why)) if matches!(*step, ShardOp::Write { .. }) => {
+                Completion::MoveShard(Err(StoreError::Unavailable(why.into()).into()), to)
+            }
+            (WriteOp::MoveShard(step, to), _) => {
+                Completion::MoveShard(self.batch_builder.move_shard(*step), to)
             }
         }
     }
@@ -153,6 +161,7 @@ impl Completion {
             Self::Commit(outcome, to) => to.give(outcome),
             Self::Claim(outcome, to) => to.give(outcome),
             Self::Cas(outcome, to) => drop(to.send(outcome)),
+            Self::MoveShard(outcome, to) => drop(to.send(outcome)),
         }
     }
 
@@ -164,6 +173,7 @@ impl Completion {
             Self::Cas(_, to) => {
                 drop(to.send(Err(CompareAndSetError::Store(StoreError::Stopped(why.into())))));
             }
+            Self::MoveShard(_, to) => drop(to.send(Err(StoreError::Stopped(why.into()).into()))),
         }
     }
 }

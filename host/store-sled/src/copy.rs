@@ -63,7 +63,7 @@ impl Contents {
             Some((section, key)) => (*section, Some(key.to_vec())),
             None => (RECORDS, None),
         };
-        let mut page = PageBuilder::default();
+        let mut page = items::PageBuilder::default();
         loop {
             let after = after.take();
             let next = match section {
@@ -88,7 +88,11 @@ impl Contents {
         }
     }
 
-    fn read_records(&self, page: &mut PageBuilder, after: Option<&[u8]>) -> Result<(), StoreError> {
+    fn read_records(
+        &self,
+        page: &mut items::PageBuilder,
+        after: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
         for record in self.records.db.range(behind(Table::Entities, after)..) {
             let (key, raw) = record.map_err(read_error)?;
             let Some(bare) = key.strip_prefix(&[Table::Entities as u8][..]) else { break };
@@ -102,7 +106,7 @@ impl Contents {
 
     fn read_components(
         &self,
-        page: &mut PageBuilder,
+        page: &mut items::PageBuilder,
         after: Option<&[u8]>,
     ) -> Result<(), StoreError> {
         let after = after.map(|after| String::from_utf8_lossy(after).into_owned());
@@ -117,7 +121,11 @@ impl Contents {
         Ok(())
     }
 
-    fn read_rows(&self, page: &mut PageBuilder, after: Option<&[u8]>) -> Result<(), StoreError> {
+    fn read_rows(
+        &self,
+        page: &mut items::PageBuilder,
+        after: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
         for record in self.records.db.range(behind(Table::Rows, after)..) {
             let (key, raw) = record.map_err(read_error)?;
             let Some(bare) = key.strip_prefix(&[Table::Rows as u8][..]) else { break };
@@ -136,33 +144,6 @@ fn behind(table: Table, key: Option<&[u8]>) -> Vec<u8> {
     match key {
         Some(key) => [&table.key(key)[..], &[0]].concat(),
         None => table.key(&[]),
-    }
-}
-
-#[derive(Default)]
-struct PageBuilder {
-    items: Vec<Item>,
-    bytes: usize,
-    last: Option<Bytes>,
-    is_full: bool,
-}
-
-impl PageBuilder {
-    /// Adds an item, unless the page is full. `cursor` is the cursor behind it.
-    fn add(&mut self, item: Item, cursor: impl FnOnce() -> Vec<u8>) -> bool {
-        let bytes = self.bytes + item.bytes();
-        self.is_full =
-            self.items.len() >= PAGE_ITEMS || (bytes > PAGE_BYTES && !self.items.is_empty());
-        if !self.is_full {
-            self.bytes = bytes;
-            self.items.push(item);
-            self.last = Some(cursor().into());
-        }
-        !self.is_full
-    }
-
-    fn finish(self) -> ItemPage {
-        ItemPage { items: self.items, next_cursor: self.last.filter(|_| self.is_full) }
     }
 }
 

@@ -1,9 +1,10 @@
 //! The records of entities as items that other stores can hold.
 
+use bytes::Bytes;
 use ostraca_core::records::Head;
 use ostraca_store::entity::corrupt_floor;
 use ostraca_store::record::{ClaimRecord, RecordKind};
-use ostraca_store::transfer::Item;
+use ostraca_store::transfer::{Item, ItemPage, PAGE_BYTES, PAGE_ITEMS};
 use ostraca_store::{StoreError, keys};
 
 use crate::records::{Records, Table};
@@ -46,10 +47,7 @@ pub(crate) fn component_names(folder: &std::path::Path) -> Result<Vec<String>, S
 }
 
 /// Reads the file of a component.
-pub(crate) fn read_component(
-    folder: &std::path::Path,
-    name: &str,
-) -> Result<bytes::Bytes, StoreError> {
+pub(crate) fn read_component(folder: &std::path::Path, name: &str) -> Result<Bytes, StoreError> {
     let read = std::fs::read(folder.join(name));
     let bytes = read.map_err(|error| StoreError::Unavailable(error.to_string()))?;
     match blake3::hash(&bytes).to_hex().as_str() == name {
@@ -57,5 +55,33 @@ pub(crate) fn read_component(
         false => Err(StoreError::Corrupt(format!(
             "component {name} does not have its digest: deploy it again"
         ))),
+    }
+}
+
+/// Collects the items of a page.
+#[derive(Default)]
+pub(crate) struct PageBuilder {
+    items: Vec<Item>,
+    bytes: usize,
+    last: Option<Bytes>,
+    pub(crate) is_full: bool,
+}
+
+impl PageBuilder {
+    /// Adds an item, unless the page is full. `cursor` is the cursor behind it.
+    pub(crate) fn add(&mut self, item: Item, cursor: impl FnOnce() -> Vec<u8>) -> bool {
+        let bytes = self.bytes + item.bytes();
+        self.is_full =
+            self.items.len() >= PAGE_ITEMS || (bytes > PAGE_BYTES && !self.items.is_empty());
+        if !self.is_full {
+            self.bytes = bytes;
+            self.items.push(item);
+            self.last = Some(cursor().into());
+        }
+        !self.is_full
+    }
+
+    pub(crate) fn finish(self) -> ItemPage {
+        ItemPage { items: self.items, next_cursor: self.last.filter(|_| self.is_full) }
     }
 }

@@ -36,6 +36,8 @@ mod read_guard;
 mod read_queue;
 mod reader;
 mod records;
+mod shard_move;
+mod shard_op;
 #[cfg(test)]
 mod tests;
 mod witness;

@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use futures::channel::oneshot::Sender;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, LoadedEntity};
+use ostraca_store::transfer::ItemPage;
 use ostraca_store::{Page, Scan, StoreError, StoredRow};
 
 pub(crate) type RowList = (Vec<StoredRow>, u64);
@@ -18,6 +20,8 @@ pub(crate) enum ReadOp {
     Claims(Vec<ShardPath>, Sender<Result<Vec<Option<Claim>>, StoreError>>),
     Load(Vec<(ShardPath, Entity)>, Sender<Vec<Result<LoadedEntity, StoreError>>>),
     Scan(Scan, Sender<Result<Page, StoreError>>),
+    /// A page of a shard's contents behind a cursor.
+    Contents(ShardPath, Option<Bytes>, Sender<Result<ItemPage, StoreError>>),
     Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
     List(String, Sender<Result<RowList, StoreError>>),
     /// Panics when it is served, for a test.
@@ -37,6 +41,7 @@ impl ReadOp {
             Self::Load(entities, _) => {
                 with(ReadDependency::Shards(&mut entities.iter().map(|(shard, _)| shard)))
             }
+            Self::Contents(shard, ..) => with(ReadDependency::Shards(&mut std::iter::once(shard))),
             Self::Scan(scan, _) => with(ReadDependency::Shards(&mut std::iter::once(&scan.shard))),
             Self::Get(..) | Self::List(..) => with(ReadDependency::Rows),
             #[cfg(test)]

@@ -15,9 +15,11 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, Head, Lane, LoadedEntity, OWN_TIMERS, Tell, Timer};
 use ostraca_store::entity::{check_record, corrupt_floor};
 use ostraca_store::record::{ClaimRecord, RecordKind};
+use ostraca_store::transfer::ItemPage;
 use ostraca_store::{Page, Scan, ScanKind, ScannedRecord, StoreError, StoredRow, keys};
 
 use crate::batch_builder::row;
+use crate::items;
 use crate::progress::Progress;
 use crate::read_guard::ReadGuard;
 use crate::read_queue::{ReadOp, ReadQueue, RowList};
@@ -83,6 +85,9 @@ impl Reader {
                 })
             }
             ReadOp::Scan(scan, to) => respond(self.scan(guard, &scan), to),
+            ReadOp::Contents(shard, cursor, to) => {
+                respond(self.contents(guard, &shard, cursor.as_deref()), to)
+            }
             ReadOp::Get(key, to) => respond(self.get(guard, &key), to),
             ReadOp::List(prefix, to) => respond(self.list(guard, &prefix), to),
             #[cfg(test)]
@@ -293,6 +298,31 @@ impl Reader {
         Ok(Some(page))
     }
 
+    /// A page of all that a shard holds. Each item is consistent on its own.
+    fn contents(
+        &self,
+        guard: &mut ReadGuard<'_>,
+        shard: &ShardPath,
+        cursor: Option<&[u8]>,
+    ) -> Result<ItemPage, StoreError> {
+        let prefix = Table::Entities.key(&keys::shard_prefix(shard));
+        let from = match cursor {
+            Some(last) => [&prefix[..], last, &[0]].concat(),
+            None => prefix.clone(),
+        };
+        let mut page = items::PageBuilder::default();
+        guard.pause();
+        for record in self.records.db.range(from..) {
+            let (key, raw) = record.map_err(read_error)?;
+            let Some(rest) = key.strip_prefix(&prefix[..]) else { break };
+            guard.count(raw.len());
+            if !page.add(items::decode(&self.records, &key, &raw)?, || rest.to_vec()) {
+                break;
+            }
+        }
+        Ok(page.finish())
+    }
+
     fn get(&self, guard: &mut ReadGuard<'_>, key: &str) -> Result<Option<StoredRow>, StoreError> {
         guard.pause();
         guard.count(1);
@@ -340,6 +370,7 @@ fn fail(read: ReadOp, error: &StoreError) -> Responder {
             drop(to.send(vec![Err(error); entities.len()]));
         }),
         ReadOp::Scan(_, to) => respond(Err(error), to),
+        ReadOp::Contents(_, _, to) => respond(Err(error), to),
         ReadOp::Get(_, to) => respond(Err(error), to),
         ReadOp::List(_, to) => respond(Err(error), to),
         #[cfg(test)]

@@ -6,15 +6,18 @@ use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_core::ids::ShardPath;
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal};
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{CompareAndSet, CompareAndSetError, StoreError};
+use ostraca_store::transfer::Item;
+use ostraca_store::{CompareAndSet, CompareAndSetError, ShardMoveError, StoreError};
 
 use crate::records::INLINE_BYTES;
+use crate::shard_op::ShardOp;
 
 /// One part of a write call.
 pub(crate) enum WriteOp {
     Commit(Box<Commit>, ReplySlot<CommitOutcome>),
     Claim(Box<Claim>, ReplySlot<ClaimOutcome>),
     CompareAndSet(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
+    MoveShard(Box<ShardOp>, Sender<Result<bool, ShardMoveError>>),
 }
 
 /// The resources that a part uses, counted against the limits of queue and batch.
@@ -36,6 +39,15 @@ impl WriteOp {
                 let records = 1 + commit.writes.iter().map(fragments).sum::<usize>();
                 Size { commits: 1, bytes: commit_bytes(commit), records }
             }
+            Self::MoveShard(step, _) => match &**step {
+                ShardOp::Write { items, .. } => {
+                    let bytes = items.iter().map(Item::bytes).sum::<usize>();
+                    let records = 1 + items.len() + bytes / INLINE_BYTES;
+                    Size { commits: 0, bytes, records }
+                }
+                ShardOp::Remove { .. } => Size { commits: 0, bytes: 0, records: 1_000 },
+                ShardOp::Finish { .. } => Size { commits: 0, bytes: 0, records: 1 },
+            },
             Self::Claim(..) | Self::CompareAndSet(..) => Size { commits: 0, bytes: 0, records: 1 },
         }
     }
@@ -45,6 +57,7 @@ impl WriteOp {
         match self {
             Self::Commit(commit, _) => Some(&commit.claim.shard),
             Self::Claim(claim, _) => Some(&claim.shard),
+            Self::MoveShard(step, _) => Some(&step.expected().shard),
             Self::CompareAndSet(..) => None,
         }
     }
@@ -59,6 +72,7 @@ impl WriteOp {
             Self::CompareAndSet(_, to) => {
                 drop(to.send(Err(CompareAndSetError::Store(error.clone()))))
             }
+            Self::MoveShard(_, to) => drop(to.send(Err(error.clone().into()))),
         }
     }
 }

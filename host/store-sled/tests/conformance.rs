@@ -32,3 +32,8 @@ fn the_sled_store_keeps_the_contract_of_entity_stores() {
 fn the_sled_store_keeps_the_contract_of_cluster_stores() {
     conformance::check_cluster_store(&factory(), 51);
 }
+
+#[test]
+fn r26_shards_move_between_sled_stores() {
+    conformance::check_shard_moves(&factory());
+}

@@ -15,6 +15,7 @@ pub mod conformance;
 pub mod entity;
 pub mod keys;
 pub mod memory;
+pub mod pool_copy;
 pub mod record;
 mod row_op;
 pub mod shard_move;

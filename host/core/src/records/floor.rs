@@ -45,6 +45,14 @@ impl HeadFloor {
         Ok(())
     }
 
+    /// Raises the floor to another one.
+    pub fn merge(&mut self, other: &Self) {
+        self.version = self.version.max(other.version);
+        self.generation = self.generation.max(other.generation);
+        self.watermark = self.watermark.max(other.watermark);
+        self.tell_watermark = self.tell_watermark.max(other.tell_watermark);
+    }
+
     /// The head that a load returns for an entity without one.
     ///
     /// # Errors

@@ -86,7 +86,7 @@ pub(super) fn fill_shards<S: EntityStore>(store: &S) {
 }
 
 /// The first turn of the entity with records of all kinds.
-fn rich(claim: &Arc<Claim>) -> Commit {
+pub(super) fn rich(claim: &Arc<Claim>) -> Commit {
     let other = lane(2, 9);
     let record = |key, value: Vec<u8>| RecordWrite { key, value: Some(value.into()) };
     let event = |number: u64| {

@@ -16,6 +16,7 @@ mod journal;
 mod model;
 mod moves;
 mod outbox;
+mod pools;
 mod reads;
 mod remembered;
 mod removed_heads;
@@ -39,6 +40,7 @@ use ostraca_core::rows::Member;
 use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
 
 pub use moves::check_shard_moves;
+pub use pools::check_pool_copies;
 
 /// The cluster that the stores under test belong to.
 pub const CLUSTER: ClusterId = ClusterId(0x0057_ace5);

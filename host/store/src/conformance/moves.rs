@@ -130,13 +130,13 @@ fn the_source_refuses_every_epoch<S: MovableShards>(factory: &Factory<S>) {
 }
 
 /// A store that fails from the call with this number on: before its calls take effect, or after that.
-struct Failing<S> {
-    store: Arc<S>,
-    calls: Arc<AtomicUsize>,
-    fails_at: usize,
-    is_late: bool,
+pub(super) struct Failing<S> {
+    pub(super) store: Arc<S>,
+    pub(super) calls: Arc<AtomicUsize>,
+    pub(super) fails_at: usize,
+    pub(super) is_late: bool,
     /// Items of this kind are lost on the way.
-    loses: Option<ItemKind>,
+    pub(super) loses: Option<ItemKind>,
 }
 
 impl<S: MovableShards> Failing<S> {
