@@ -63,7 +63,7 @@ impl AdminService {
     pub(super) fn live_hosts(&self, entity_type: &str) -> Vec<Member> {
         let view: Arc<_> = self.current_view();
         let pool = self.gateway.types.get(entity_type);
-        let pool = pool.and_then(|entry| self.pool(&entry.manifest.pool).ok());
+        let pool = pool.and_then(|entry| self.home(&entry.manifest.pool).ok());
         let is_host =
             |row: &NodeRow| pool.as_ref().map_or_else(|| row.is_host(), |pool| row.hosts(pool));
         let hosts = view

@@ -163,7 +163,7 @@ impl Deployer {
     ) -> Result<Vec<(ShardId, Entity)>, Problem> {
         let DryRun { ids, sample, .. } = &context.wanted;
         let pools = &context.pools;
-        let Some(pool) = pools.get(&manifest.pool) else {
+        let Some(pool) = pools.home(&manifest.pool) else {
             return Err(unknown_pool(pools, &manifest.pool));
         };
         let kind = manifest.entity_type.as_str();

@@ -9,6 +9,7 @@ use ostraca_catalog::revisions::EarlierEntry;
 use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
+use ostraca_core::pools::Pools;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::{permanent_problem as problem, wire_kind};
@@ -66,7 +67,7 @@ impl AdminService {
         gateway: &Gateway,
         kind: Option<&str>,
     ) -> Vec<proto::Deployment> {
-        let mut all = deployments(&gateway.types.snapshot());
+        let mut all = deployments(&gateway.types.snapshot(), &gateway.pools.get());
         let Some(kind) = kind else { return all };
         all.retain(|it| it.r#type == kind);
         let Some(deployment) = all.first_mut() else { return all };
@@ -143,19 +144,20 @@ fn version(number: u64) -> String {
 }
 
 /// The deployed types, by name.
-fn deployments(types: &TypeTable) -> Vec<proto::Deployment> {
-    let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
+fn deployments(types: &TypeTable, pools: &Pools) -> Vec<proto::Deployment> {
+    let mut list: Vec<_> = types.values().map(|entry| deployment(entry, pools)).collect();
     list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
     list
 }
 
-fn deployment(entry: &DeployedType) -> proto::Deployment {
+fn deployment(entry: &DeployedType, pools: &Pools) -> proto::Deployment {
+    let pool = pools.home(&entry.manifest.pool).map_or(&entry.manifest.pool, |pool| &pool.name);
     proto::Deployment {
         namespace: NAMESPACE.into(),
         r#type: entry.name.to_string(),
         revision: entry.revision,
         digest: entry.component_digest.to_vec().into(),
-        pool: entry.manifest.pool.clone(),
+        pool: pool.clone(),
         component_size: entry.component_size,
         schema: entry.schema.version,
         revisions: entry.stored.iter().map(stored_revision).collect(),

@@ -119,6 +119,12 @@ impl AdminService {
         shard.ok_or_else(|| unknown_pool(&pools, &manifest.pool))
     }
 
+    /// The pool that has the entities of types that are bound to the pool with this name.
+    pub(super) fn home(&self, name: &str) -> Result<Pool, Problem> {
+        let pools = self.gateway.pools.get();
+        pools.home(name).cloned().ok_or_else(|| unknown_pool(&pools, name))
+    }
+
     /// The pool with this name.
     pub(super) fn pool(&self, name: &str) -> Result<Pool, Problem> {
         let pools = self.gateway.pools.get();

@@ -118,7 +118,7 @@ impl AdminService {
         if failed.is_none() && !self.is_manager() {
             return Ok(());
         }
-        let shards = self.pool(&entry.manifest.pool)?.shards;
+        let shards = self.home(&entry.manifest.pool)?.shards;
         let change = |current: &StoredRollout| {
             let mut next = current.clone();
             if let Some(why) = &failed {

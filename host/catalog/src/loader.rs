@@ -189,7 +189,7 @@ impl Shared {
     /// Waits until the pool of a host's type is known: a list of rows may bring the type before the pool. Returns `false` if
     /// a newer row has arrived.
     async fn pool_is_known(&self, name: &str, at: u64, manifest: &Manifest) -> bool {
-        while self.deps.wasm.is_some() && self.deps.pools.get().get(&manifest.pool).is_none() {
+        while self.deps.wasm.is_some() && self.deps.pools.get().home(&manifest.pool).is_none() {
             if !self.is_current(name, at) {
                 return false;
             }
@@ -201,7 +201,7 @@ impl Shared {
     /// Compiles the types with such a manifest; `None` if this node does not run them.
     fn runtime_for(&self, manifest: &Manifest) -> Option<&ostraca_wasm::WasmRuntime> {
         let pools = self.deps.pools.get();
-        let pool = pools.get(&manifest.pool)?;
+        let pool = pools.home(&manifest.pool)?;
         self.deps.wasm.as_ref().filter(|_| (self.deps.hosts_pool)(pool))
     }
 
@@ -363,7 +363,7 @@ impl Shared {
 
     /// Workers learn of a type before messages for it are released.
     fn publish(&self, mut entry: DeployedType) {
-        if let Some(pool) = self.deps.pools.get().get(&entry.manifest.pool) {
+        if let Some(pool) = self.deps.pools.get().home(&entry.manifest.pool) {
             entry.first_shard = pool.first;
         }
         let entry = Arc::new(entry);

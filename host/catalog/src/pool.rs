@@ -7,7 +7,8 @@ use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::HashFunction;
 use ostraca_core::ids::{ShardId, ShardPath};
-use ostraca_core::pools::{DEFAULT_POOL, Pool, Pools};
+use ostraca_core::pools::{DEFAULT_POOL, Pool, PoolUse, Pools};
+use ostraca_store::pool_copy::PoolCopyStage;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -58,6 +59,18 @@ pub struct PoolEntry {
 
 impl Extensible for PoolEntry {
     const NAME: &'static str = "PoolEntry";
+    const FIELDS: &'static [u32] = &[Self::FILL];
+}
+
+/// The copy of another pool's state into a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolFill {
+    /// The pool that is copied, or was.
+    pub from: String,
+    /// A random number, which distinguishes the copy from others.
+    pub attempt: u64,
+    /// How far it is.
+    pub stage: PoolCopyStage,
 }
 
 impl PoolRow {
@@ -87,17 +100,48 @@ impl PoolsRow {
             pools = pools.with_hash(default.hash);
         }
         for entry in &self.pools {
-            let invalid = |why: String| {
-                Error::InvalidRow(format!("`{POOLS}`: the pool `{}`: {why}", entry.name))
-            };
-            let pool = entry.pool(&pools).map_err(invalid)?;
-            pools.add(pool).map_err(|error| invalid(error.to_string()))?;
+            let pool = entry.pool(&pools).map_err(|why| entry.invalid(&why))?;
+            pools.add(pool).map_err(|error| entry.invalid(&error.to_string()))?;
+        }
+        for entry in &self.pools {
+            let Some(fill) = entry.fill()? else { continue };
+            let is_done = fill.stage == PoolCopyStage::Done;
+            let set = pools.set_copied(&fill.from, &entry.name, is_done);
+            set.map_err(|error| entry.invalid(&error.to_string()))?;
         }
         Ok(pools)
     }
 }
 
 impl PoolEntry {
+    /// The field with the copy of another pool into this one ([`PoolFill`]); absent if there was none. Required: a
+    /// release without it would use the other pool's shards.
+    const FILL: u32 = 1;
+
+    /// The copy of another pool into this one, unfinished or not.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if its field cannot be decoded.
+    pub fn fill(&self) -> Result<Option<PoolFill>, Error> {
+        if self.extensions.is_empty() {
+            return Ok(None);
+        }
+        self.extensions.get(Self::FILL).map_err(|error| self.invalid(&error.to_string()))
+    }
+
+    /// Notes how far the copy of another pool into this one is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if fields of later releases leave no space for it.
+    pub fn set_fill(&mut self, fill: &PoolFill) -> Result<(), Error> {
+        let set = self.extensions.set(Self::FILL, fill);
+        set.map_err(|error| self.invalid(&error.to_string()))
+    }
+
+    fn invalid(&self, why: &str) -> Error {
+        Error::InvalidRow(format!("`{POOLS}`: the pool `{}`: {why}", self.name))
+    }
+
     /// The pool, behind those before it.
     ///
     /// # Errors
@@ -119,22 +163,35 @@ impl PoolEntry {
 pub fn rows_of(pools: &Pools) -> (PoolRow, PoolsRow) {
     let mut all = pools.iter();
     let (shards, hash) = all.next().map_or((0, HASH), |pool| (pool.shards, pool.hash.name()));
-    let others = all.map(|pool| PoolEntry {
-        name: pool.name.clone(),
-        shards: pool.shards,
-        hash: pool.hash.name().into(),
-        role: pool.role.clone().unwrap_or_default(),
-        strategy: pool.strategy.map_or("", BuiltinStrategy::name).into(),
-        min_hosts: pool.min_hosts,
-        at_ms: 0,
-        by: String::new(),
-        extensions: Extensions::default(),
+    let others = all.map(|pool| {
+        let mut entry = PoolEntry {
+            name: pool.name.clone(),
+            shards: pool.shards,
+            hash: pool.hash.name().into(),
+            role: pool.role.clone().unwrap_or_default(),
+            strategy: pool.strategy.map_or("", BuiltinStrategy::name).into(),
+            min_hosts: pool.min_hosts,
+            at_ms: 0,
+            by: String::new(),
+            extensions: Extensions::default(),
+        };
+        let fill = |from: &Pool, stage| PoolFill { from: from.name.clone(), attempt: 0, stage };
+        let fill = pools.iter().find_map(|from| match &from.usage {
+            PoolUse::Left(to) if *to == pool.name => Some(fill(from, PoolCopyStage::Done)),
+            PoolUse::Leaving(to) if *to == pool.name => Some(fill(from, PoolCopyStage::Marking)),
+            _ => None,
+        });
+        if let Some(fill) = fill {
+            // An empty block has space for it.
+            let _ = entry.set_fill(&fill);
+        }
+        entry
     });
     let others = PoolsRow { pools: others.collect(), extensions: Extensions::default() };
     (PoolRow { hash: hash.into(), shards, extensions: Extensions::default() }, others)
 }
 
-/// The pools that a node knows. Clones share them; they grow while the node runs.
+/// The pools that a node knows. Clones share them; they grow while the node runs, and may be copied.
 #[derive(Clone, Debug)]
 pub struct KnownPools(Arc<RwLock<Arc<Pools>>>);
 
@@ -151,7 +208,8 @@ impl KnownPools {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Learns the cluster's pools. Returns whether that are more than were known; fewer or others change nothing.
+    /// Learns the cluster's pools. Returns whether that are more than were known, or some were copied; fewer or others
+    /// change nothing.
     pub fn learn(&self, pools: &Pools) -> bool {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = pools != &**known && pools.extend(&known);
@@ -179,7 +237,7 @@ pub fn path(pools: &Pools, shard: ShardId) -> ShardPath {
 /// The shard of an entity whose type has this manifest. `None`: the pool is not known (yet).
 #[must_use]
 pub fn shard_of(pools: &Pools, manifest: &Manifest, id: &str) -> Option<ShardId> {
-    Some(pools.get(&manifest.pool)?.shard_of(manifest.shard_key.shard_key(id)))
+    Some(pools.home(&manifest.pool)?.shard_of(manifest.shard_key.shard_key(id)))
 }
 
 #[cfg(test)]
@@ -207,6 +265,21 @@ mod tests {
         assert_eq!(all, pools());
         assert_eq!(path(&all, ShardId(13)).to_string(), "default/orders/13");
         assert_eq!(path(&all, ShardId(12)).to_string(), "default/default/12");
+    }
+
+    #[test]
+    fn r23_copies_of_pools_survive_their_rows() {
+        for is_done in [false, true] {
+            let mut copied = pools();
+            copied.set_copied(DEFAULT_POOL, "plain", is_done).expect("two pools");
+            let (first, others) = rows_of(&copied);
+            let all = others.add_to(&first.pools().expect("a pool")).expect("pools");
+            assert_eq!(all, copied);
+            let known = KnownPools::new(pools());
+            assert!(known.learn(&copied) && !known.learn(&pools()), "a late row changes nothing");
+            let home = known.get().home(DEFAULT_POOL).map(|pool| pool.name.clone());
+            assert_eq!(home.as_deref(), Some(if is_done { "plain" } else { DEFAULT_POOL }));
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) use cluster::{
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
     Top, Undeploy, Watch,
 };
-pub(crate) use pools::{CreatePool, PoolArgs, PoolCommand};
+pub(crate) use pools::{CopyPool, CreatePool, PoolArgs, PoolCommand};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
 pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
 pub(crate) use upgrade::{Upgrade, UpgradeCommand};

@@ -2,7 +2,8 @@
 //!
 //! The shards of all pools of a cluster are numbered together: the first pool has the shards 1 to N, the next one those
 //! from N + 1 on. So a shard's number alone identifies it, in rows, claims, messages and commands. A pool is added
-//! behind the others, and none ever changes: the number of an entity's shard stays the same (K8, R23).
+//! behind the others, and none ever changes: the number of an entity's shard stays the same (K8, R23). For another number
+//! of shards or another hash, the state of a pool is copied into another pool, which has its entities from then on.
 
 use std::fmt;
 
@@ -21,6 +22,20 @@ pub const HOST_ROLE: &str = "host";
 /// What begins the roles that pools name: `host.orders`.
 pub const HOST_ROLE_PREFIX: &str = "host.";
 
+/// Whether the entities of a pool are copied to another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PoolUse {
+    /// They are not.
+    #[default]
+    Open,
+    /// Those of the pool with this name are copied to it.
+    Filling(String),
+    /// They are copied to the pool with this name.
+    Leaving(String),
+    /// They have been in the pool with this name since a copy.
+    Left(String),
+}
+
 /// One pool.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pool {
@@ -38,6 +53,8 @@ pub struct Pool {
     pub strategy: Option<BuiltinStrategy>,
     /// How many of its hosts there must be before its shards are allocated for the first time (K27).
     pub min_hosts: u32,
+    /// Whether its entities are copied to another pool, or from one.
+    pub usage: PoolUse,
 }
 
 impl Pool {
@@ -52,6 +69,7 @@ impl Pool {
             role: None,
             strategy: None,
             min_hosts: 1,
+            usage: PoolUse::Open,
         }
     }
 
@@ -77,6 +95,12 @@ impl Pool {
     #[must_use]
     pub fn host_role(&self) -> String {
         self.role.as_ref().map_or(HOST_ROLE.into(), |role| format!("{HOST_ROLE_PREFIX}{role}"))
+    }
+
+    /// Whether nobody may own its shards: its entities are being copied, or are in another pool.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.usage != PoolUse::Open
     }
 
     /// The number of a shard within the pool, from 1 on, as strategies see it.
@@ -161,10 +185,62 @@ impl Pools {
         }
     }
 
-    /// Whether these are the other's pools, and perhaps more behind them.
+    /// The pool that has the entities of types that are bound to the pool with this name: that one, or the one to which
+    /// they were copied.
+    #[must_use]
+    pub fn home(&self, name: &str) -> Option<&Pool> {
+        let mut pool = self.get(name)?;
+        // A pool is never copied to one that has left, so this ends; the bound keeps a damaged row from hanging a node.
+        for _ in 0..self.0.len() {
+            match &pool.usage {
+                PoolUse::Left(to) => pool = self.get(to)?,
+                _ => break,
+            }
+        }
+        Some(pool)
+    }
+
+    /// Notes that the entities of a pool are copied to another one, or were.
+    ///
+    /// # Errors
+    /// [`InvalidPool::NoSuchCopy`] if there are no two such pools; nothing has changed then.
+    pub fn set_copied(&mut self, from: &str, to: &str, is_done: bool) -> Result<(), InvalidPool> {
+        if from == to || self.get(from).is_none() || self.get(to).is_none() {
+            return Err(InvalidPool::NoSuchCopy);
+        }
+        for pool in &mut self.0 {
+            if pool.name == from {
+                pool.usage = match is_done {
+                    true => PoolUse::Left(to.into()),
+                    false => PoolUse::Leaving(to.into()),
+                };
+            }
+            if pool.name == to && !is_done {
+                pool.usage = PoolUse::Filling(from.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Rises with each copy of a pool that begins or ends.
+    fn copy_steps(&self) -> usize {
+        let steps = |pool: &Pool| match &pool.usage {
+            PoolUse::Open | PoolUse::Filling(_) => 0,
+            PoolUse::Leaving(_) => 1,
+            PoolUse::Left(_) => 2,
+        };
+        self.0.iter().map(steps).sum()
+    }
+
+    /// Whether these are the other's pools, and perhaps more behind them, with the same copies of pools or later ones.
     #[must_use]
     pub fn extend(&self, other: &Self) -> bool {
-        self.0.starts_with(&other.0)
+        let same = |(one, other): (&Pool, &Pool)| {
+            *one == Pool { usage: one.usage.clone(), ..other.clone() }
+        };
+        self.0.len() >= other.0.len()
+            && self.0.iter().zip(&other.0).all(same)
+            && self.copy_steps() >= other.copy_steps()
     }
 }
 
@@ -205,6 +281,8 @@ pub enum InvalidPool {
     NoShards,
     /// Its shards do not follow the last one, or exceed what a number of 32 bits can count.
     OutOfPlace,
+    /// A pool cannot be copied to itself, or to or from one that does not exist.
+    NoSuchCopy,
 }
 
 impl fmt::Display for InvalidPool {
@@ -213,6 +291,7 @@ impl fmt::Display for InvalidPool {
             Self::Exists => "the cluster has a pool with this name",
             Self::NoShards => "a pool needs at least one shard",
             Self::OutOfPlace => "the shards of a pool follow those of the pool before it",
+            Self::NoSuchCopy => "it is filled from a pool that does not exist, or from itself",
         })
     }
 }
@@ -275,6 +354,39 @@ mod tests {
         let huge = Pool::new("huge", u32::MAX, &pools);
         assert_eq!(refused(&mut pools, huge), InvalidPool::OutOfPlace);
         assert_eq!(pools, before);
+    }
+
+    #[test]
+    fn r23_a_copied_pool_is_found_by_its_former_names() {
+        let mut pools = three();
+        let home = |pools: &Pools, name| pools.home(name).map(|pool| pool.name.clone());
+        let begun = |from, to, is_done, pools: &mut Pools| {
+            let before = pools.clone();
+            pools.set_copied(from, to, is_done).expect("two pools");
+            assert!(pools.extend(&before) && !before.extend(pools), "{from} to {to}");
+        };
+        begun("default", "orders", false, &mut pools);
+        assert_eq!(home(&pools, "default").as_deref(), Some("default"), "until it is done");
+        let is_closed = |pools: &Pools, name| pools.get(name).expect("a pool").is_closed();
+        assert_eq!(
+            ["default", "orders", "search"].map(|it| is_closed(&pools, it)),
+            [true, true, false]
+        );
+        let mut done = three();
+        begun("default", "orders", true, &mut done);
+        assert!(done.extend(&pools));
+        begun("orders", "search", true, &mut done);
+        assert_eq!(
+            ["default", "orders", "search"].map(|it| is_closed(&done, it)),
+            [true, true, false]
+        );
+        for name in ["default", "orders", "search"] {
+            assert_eq!(home(&done, name).as_deref(), Some("search"));
+        }
+        assert_eq!(home(&done, "other"), None);
+        for (from, to) in [("orders", "orders"), ("orders", "other"), ("other", "orders")] {
+            assert_eq!(done.set_copied(from, to, true), Err(InvalidPool::NoSuchCopy));
+        }
     }
 
     #[test]

@@ -226,10 +226,11 @@ impl NodeRow {
     /// Whether the node may own shards of a pool (K39).
     #[must_use]
     pub fn hosts(&self, pool: &Pool) -> bool {
-        match &pool.role {
-            None => self.roles.host,
-            Some(role) => self.pool_roles().contains(role),
-        }
+        !pool.is_closed()
+            && match &pool.role {
+                None => self.roles.host,
+                Some(role) => self.pool_roles().contains(role),
+            }
     }
 
     /// How a health check in Kubernetes finds the process of this incarnation.

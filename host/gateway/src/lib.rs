@@ -169,7 +169,7 @@ impl Gateway {
         let pools = self.pools.get();
         let of_type = types.get(envelope.r#type.as_str());
         let shard = of_type.and_then(|it| pool::shard_of(&pools, &it.manifest, &envelope.id));
-        let default = || pools.get(DEFAULT_POOL).map(|pool| pool.shard_of(&envelope.id));
+        let default = || pools.home(DEFAULT_POOL).map(|pool| pool.shard_of(&envelope.id));
         shard.or_else(default).unwrap_or(ShardId(1))
     }
 

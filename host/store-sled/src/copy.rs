@@ -13,8 +13,7 @@ use futures::future::{BoxFuture, ready};
 use ostraca_store::entity::corrupt_floor;
 use ostraca_store::record::{Body, ClaimRecord, RecordKind};
 use ostraca_store::transfer::{
-    CopySource, CopyState, CopyTarget, Destination, Item, ItemPage, PAGE_BYTES, PAGE_ITEMS,
-    StoreContents,
+    CopySource, CopyState, CopyTarget, Destination, Item, ItemPage, StoreContents,
 };
 use ostraca_store::witness::write_file_atomically;
 use ostraca_store::{StoreError, StoreIdentity, keys};

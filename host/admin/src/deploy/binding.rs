@@ -1,7 +1,8 @@
 //! A type's binding, which decides the shard of each of its entities: fixed by the type's first deployment, in a
 //! separate row (R23).
 //!
-//! The binding's row is written before the type's row, by compare-and-set, and never changes. So all revisions agree
+//! The binding's row is written before the type's row, by compare-and-set, and never changes. If the pool is copied to
+//! another one, its name stands for that one from then on, in bindings and manifests. So all revisions agree
 //! on every entity's shard, no matter how deploys race or when the first entity is activated.
 
 use ostraca_catalog as catalog;
@@ -63,6 +64,14 @@ fn check_binding_matches(
     manifest: &Manifest,
 ) -> Result<(), Problem> {
     let wanted = wanted(pools, manifest);
+    let home = |name: &str| pools.home(name).map(|pool| &pool.name);
+    // The hash is a property of the pool.
+    if home(&fixed.pool).is_some()
+        && home(&fixed.pool) == home(&wanted.pool)
+        && fixed.shard_key == wanted.shard_key
+    {
+        return Ok(());
+    }
     let differs = [
         ("pool", fixed.pool.clone(), wanted.pool),
         ("shard-key", fixed.shard_key.to_string(), wanted.shard_key.to_string()),

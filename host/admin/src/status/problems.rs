@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::ids::{NodeId, ShardId};
-use ostraca_core::pools::Pools;
+use ostraca_core::pools::{PoolUse, Pools};
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
@@ -73,7 +73,17 @@ impl Diagnosis<'_> {
         for pool in pools.iter() {
             let shards = (pool.first.0..=pool.last().0).map(ShardId);
             let without = shards.filter(|shard| self.view.owner(*shard).is_none()).count();
-            if without == 0 || self.view.shards.is_empty() {
+            if let PoolUse::Leaving(to) = &pool.usage {
+                problems.push(status_problem(
+                    codes::POOL_CLOSED,
+                    format!(
+                        "the copy of the pool `{}` to `{to}` is unfinished: messages to its entities are buffered",
+                        pool.name
+                    ),
+                    "stop all nodes, and repeat `ostraca pool copy`",
+                ));
+            }
+            if without == 0 || self.view.shards.is_empty() || pool.is_closed() {
                 continue;
             }
             let host = |row: &NodeRow| {

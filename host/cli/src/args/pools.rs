@@ -1,6 +1,14 @@
 //! Arguments of `ostraca pool`.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
+
+const COPY: &str = "\
+Stop all nodes first. Each entity gets the shard that it has in the other pool; nothing else of it changes. Both pools are
+read again and compared, type by type, before the types are switched. From then on, the name of the old pool stands for
+the other one in bindings and manifests, so nothing has to be deployed again. What is left in the old pool is removed. A
+command that was interrupted is repeated: it continues. Until it is done, nobody uses an entity of either pool.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
@@ -14,6 +22,22 @@ pub(crate) enum PoolCommand {
     List,
     /// Create a pool, whose properties never change; a pool that exists with the same properties is left as it is
     Create(CreatePool),
+    /// Copy the state of a pool to a new one with another number of shards or another hash, and switch its types to it
+    Copy(CopyPool),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = COPY)]
+pub(crate) struct CopyPool {
+    /// The configuration file of the node with the store, or of any node if both the rows and the state are outside
+    /// the nodes; or a directory with an ostraca.toml
+    pub(crate) file: PathBuf,
+    /// The pool that has the state
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+    /// The pool that gets it, which `ostraca pool create` has created and which has no entities
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
 }
 
 #[derive(Debug, clap::Args)]

@@ -39,6 +39,7 @@ pub(crate) mod nodes;
 mod phrases;
 mod placement;
 pub(crate) mod policy;
+mod pool_copy;
 pub(crate) mod pools;
 pub(crate) mod rebalance;
 pub(crate) mod repair;

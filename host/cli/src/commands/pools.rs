@@ -1,4 +1,4 @@
-//! `ostraca pool`: lists the cluster's pools, and creates more of them.
+//! `ostraca pool`: lists the cluster's pools, creates more of them, and copies one to another.
 
 use ostraca_client::{NewPool, PoolInfo};
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ pub(crate) async fn run(global: &Global, args: &PoolArgs) -> Result<Exit, Failur
     let (create, name) = match &args.what {
         PoolCommand::List => (None, None),
         PoolCommand::Create(wanted) => (Some(new_pool(wanted)), Some(&wanted.name)),
+        PoolCommand::Copy(args) => return super::pool_copy::run(global, args),
     };
     let client = connection::connect(global).await?;
     let pools = connection::with_spinner("contacting the node", client.pools(create)).await?;

@@ -190,6 +190,11 @@ section! {
             happened: "A pool with these properties cannot be created: the text says which one is wrong, or which limit it exceeds.",
             help: "`ostraca pool create --help` lists the properties; `ostraca pool list` shows the pools.",
         }
+        POOL_NOT_COPIED = "pool-not-copied" {
+            retry: No,
+            happened: "A pool cannot be copied to the other one, or the copy has failed; the text says why. What was begun can be continued: no entity is used in either pool until the copy is done.",
+            help: "Do what the text says, and repeat `ostraca pool copy`.",
+        }
         INVALID_PLACEMENT = "invalid-placement" {
             retry: No,
             exit: 2,

@@ -54,6 +54,11 @@ section! {
             happened: "Some shards have no live owner. Messages to them are buffered, for at most `gateway.buffer-timeout`.",
             help: "Wait a few seconds. If this persists, start a node with the role `host`.",
         }
+        POOL_CLOSED = "pool-closed" {
+            retry: Yes,
+            happened: "The copy of a pool to another one is unfinished. Until it is done, nobody owns the shards of either, and messages to their entities are buffered, for at most `gateway.buffer-timeout`.",
+            help: "Stop all nodes, and repeat `ostraca pool copy`: it continues the copy.",
+        }
         UNRUNNABLE_TYPE = "unrunnable-type" {
             retry: No,
             happened: "A live host cannot run a deployed type. Its shards go to hosts that can, if there are any. Reported by the manager; the host itself reports `type-broken`.",

@@ -101,7 +101,13 @@ fn check_bindings(
             Some(Ok(bound)) => {
                 let differs = (&bound.pool, &bound.shard_key, &bound.hash)
                     != (&implied.pool, &implied.shard_key, &implied.hash);
-                if differs {
+                // The name of a pool that was copied to another one stands for that one.
+                let home = |name: &str| pools.home(name).map(|pool| &pool.name);
+                let is_same = home(&bound.pool).is_some()
+                    && home(&bound.pool) == home(&implied.pool)
+                    && bound.shard_key == implied.shard_key
+                    && pools.get(&bound.pool).is_some_and(|pool| pool.hash.name() == bound.hash);
+                if differs && !is_same {
                     let what = "it does not agree with the manifest of its type";
                     findings.report(
                         ContradictionKind::BindingDiffers,
@@ -170,7 +176,7 @@ fn check_entities(snapshot: &Snapshot, findings: &mut Findings) -> Result<(), Er
         let key = rows::binding_key(name);
         let Some(row) = snapshot.other(&key) else { continue };
         let Ok(bound) = snapshot.read::<BindingRow>(row)? else { continue };
-        let Some(pool) = pools.get(&bound.pool) else { continue };
+        let Some(pool) = pools.home(&bound.pool) else { continue };
         let belongs = pool.shard_of(bound.shard_key.shard_key(&entity.id));
         if belongs != *shard && checked.insert(name) {
             let what = format!("{entity} is in shard {shard}, but belongs to shard {belongs}");

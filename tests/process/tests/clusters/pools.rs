@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity, MessageKind, NewPool};
 use ostraca_process_tests::cluster::{Options, View};
+use ostraca_process_tests::guest_calls::{call, until};
 use ostraca_process_tests::history::until_answered;
 use ostraca_process_tests::load::closed_loop;
+use ostraca_process_tests::node_dir::deploy_guest;
 use ostraca_process_tests::{Cluster, artifacts};
+use serde_json::json;
 
 const SHARDS: u32 = 24;
 const ORDERS: u32 = 10;
@@ -141,15 +144,15 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
         clients.push(cluster.client(node).await.expect("a client"));
     }
     let sessions: Vec<_> = (0..24).map(|place| clients[place % 3].session()).collect();
-    let until = Instant::now() + Duration::from_secs(6);
+    let end = Instant::now() + Duration::from_secs(6);
     let hot = tokio::spawn(async move {
         let next = |_: usize, n: u64| (Entity::new("order", format!("o{}", n % 4)), "1".to_owned());
-        closed_loop(&sessions, 32, "add", u64::MAX, until, Arc::new(next)).await
+        closed_loop(&sessions, 32, "add", u64::MAX, end, Arc::new(next)).await
     });
     // The other one is used by one caller, who is never refused and never waits long.
     let session = client.session();
     let (mut quiet, mut longest) = (0_u64, Duration::ZERO);
-    while Instant::now() < until {
+    while Instant::now() < end {
         let entity = Entity::new("plain", format!("p{}", quiet % 40));
         let start = Instant::now();
         session.command(&entity, "add", "1").await.expect("a reply");
@@ -178,4 +181,117 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
         client.close().await;
     }
     cluster.stop().expect("stop");
+const WIDE: u32 = 37;
+const COUNTERS: u32 = 300;
+const RINGERS: u32 = 20;
+const LIMITS: &str =
+    "[limits]\ntimers = 1000\ntimer-bytes = \"512 KiB\"\ntimer-interval = \"10 ms\"\n";
+
+fn wide() -> NewPool {
+    NewPool {
+        name: "wide".into(),
+        shards: WIDE,
+        hash: "fnv1a_32".into(),
+        role: "host".into(),
+        ..NewPool::default()
+    }
+}
+
+/// The command that copies the pool `default` to `wide`.
+fn copy_command(cluster: &Cluster) -> Result<std::process::Command> {
+    let mut command = cluster.command_line(0)?;
+    command.args(["pool", "copy"]).arg(cluster.home(0).config()).args(["default", "wide"]);
+    Ok(command)
+}
+
+fn copy_pool(cluster: &Cluster) -> Result<(bool, String)> {
+    let output = copy_command(cluster)?.output()?;
+    let text = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    Ok((output.status.success(), text.concat()))
+}
+
+/// Fills a pool, copies it while the nodes are stopped, kills the copy at several moments, and continues.
+async fn a_pool_is_copied() -> Result<()> {
+    let roles = ["store,manager,gateway,host", "host,gateway"];
+    let options = Options { proxied: false, ..Options::new("pool-copy", &roles) };
+    let mut cluster = Cluster::start(&options).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    deploy(&client, "counter", "default").await?;
+    deploy_guest(&client, "misbehaving", LIMITS).await?;
+    let counter = |number: u32| Entity::new("counter", format!("c{number}"));
+    let session = client.session();
+    for number in 0..COUNTERS {
+        session.command(&counter(number), "add", number.to_string()).await.context("added")?;
+    }
+    client.pools(Some(wide())).await?;
+    for number in 0..RINGERS {
+        let body = json!({
+            "name": "ring", "count": 3, "after_ms": 20_000, "every_ms": 0, "bytes": 20,
+        });
+        call(&client, MessageKind::Command, &format!("r{number}"), "set_timers", body).await?;
+    }
+    let (done, why) = copy_pool(&cluster)?;
+    ensure!(!done && why.contains("store-in-use"), "while its node runs: {why}");
+    client.close().await;
+    for node in 0..2 {
+        cluster.term(node)?;
+    }
+
+    for killed_after in [20, 60, 150, 400] {
+        let mut command = copy_command(&cluster)?.spawn()?;
+        tokio::time::sleep(Duration::from_millis(killed_after)).await;
+        // It may have ended.
+        let _ = command.kill();
+        command.wait()?;
+    }
+    let (done, text) = copy_pool(&cluster)?;
+    ensure!(done, "{text}");
+    let (done, text) = copy_pool(&cluster)?;
+    ensure!(done && text.contains("before"), "repeating it changes nothing: {text}");
+
+    for node in 0..2 {
+        cluster.start_node(node)?;
+    }
+    let of_wide = SHARDS + 1..=SHARDS + WIDE;
+    let is_served = |view: &View| of_wide.clone().all(|shard| view.owner(shard).is_some());
+    cluster.wait("the new pool is served", is_served).await?;
+    let client = cluster.client(1).await?;
+    let session = client.session();
+    for number in 0..COUNTERS {
+        let reply = session.command(&counter(number), "add", "1").await.context("added")?;
+        ensure!(reply.body[..] == *(number + 1).to_string().as_bytes(), "c{number}: {reply:?}");
+        let detail = client.inspect(&counter(number), false).await?;
+        ensure!(of_wide.contains(&detail.shard), "c{number} is in shard {}", detail.shard);
+    }
+    for number in 0..RINGERS {
+        let id = format!("r{number}");
+        let rung = until("its timers fire", async || {
+            let rung = call(&client, MessageKind::Query, &id, "rung", json!(null)).await?;
+            let rung: Vec<(String, u64, i64, u64)> = serde_json::from_value(rung)?;
+            Ok((rung.len() >= 3).then_some(rung))
+        });
+        let rung = rung.await?;
+        ensure!(rung.len() == 3 && rung.iter().all(|it| it.1 == 1), "{id} rings once: {rung:?}");
+    }
+    let status = client.status().await?;
+    let unassigned = status.problems.iter().find(|it| it.code == "shards-unassigned");
+    ensure!(unassigned.is_none(), "nobody misses the old shards: {unassigned:?}");
+    // Both names of the pool are accepted.
+    for pool in ["default", "wide"] {
+        deploy(&client, "counter", pool).await.with_context(|| format!("deploy to {pool}"))?;
+    }
+    deploy(&client, "later", "default").await?;
+    let later = Entity::new("later", "a");
+    client.session().command(&later, "add", "1").await?;
+    ensure!(of_wide.contains(&client.inspect(&later, false).await?.shard), "in the new pool");
+    let view = cluster.view().await?;
+    ensure!((1..=SHARDS).all(|shard| view.owner(shard).is_none()), "{view}");
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn m1_a_pool_is_copied_across_kills_and_goes_on() {
+    a_pool_is_copied().await.expect("nothing is lost or doubled");
 }
