@@ -254,8 +254,10 @@ impl PoolCopy<'_> {
         Ok(copied)
     }
 
+    /// The data stays in its store, so the number of the copy takes the place of the other store's id. A copy of the
+    /// whole store does not change it.
     fn placement(&self, version: u64) -> Placement {
-        Placement { store_id: self.identity().store_id, version }
+        Placement { store_id: self.attempt.into(), version }
     }
 
     fn identity(&self) -> StoreIdentity {
