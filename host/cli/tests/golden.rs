@@ -120,6 +120,7 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-revoke", &["revoke", "--help"]),
         ("help-audit", &["audit", "--help"]),
         ("help-token-issue", &["token", "issue", "--help"]),
+        ("help-pool-copy", &["pool", "copy", "--help"]),
         ("help-repair", &["repair", "--help"]),
         ("help-reset-sharding", &["reset", "sharding", "--help"]),
         ("help-entities", &["entities", "--help"]),

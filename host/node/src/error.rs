@@ -86,7 +86,7 @@ pub enum NodeError {
     },
     /// A pool was not copied to another one.
     #[error(transparent)]
-    PoolNotCopied(#[from] crate::pool_copy::PoolNotCopied),
+    PoolNotCopied(#[from] crate::pool_not_copied::PoolNotCopied),
     /// A copy of the stores cannot go on.
     #[error(transparent)]
     Copy(ostraca_store::transfer::CopyError),

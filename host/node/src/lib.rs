@@ -91,6 +91,7 @@ pub mod init;
 pub mod node;
 mod peers;
 mod pool_copy;
+mod pool_not_copied;
 mod probe;
 mod renewal;
 mod repair;
@@ -111,7 +112,8 @@ pub use ostraca_store::pool_copy::{PoolCopyProgress, PoolCopyStep};
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
-pub use pool_copy::{CopiedPool, CopiedType, PoolNotCopied, copy_pool};
+pub use pool_copy::{CopiedPool, CopiedType, copy_pool};
+pub use pool_not_copied::PoolNotCopied;
 pub use probe::{ProbedStore, accept_database, add_databases, probe_stores};
 pub use repair::{
     Contradiction, ContradictionKind, OnWait, Remedy, RepairReport, ResetReport, repair_rows,

@@ -11,7 +11,6 @@ use std::time::Instant;
 use futures::FutureExt;
 use ostraca_catalog::pool::{PoolFill, PoolsRow, path};
 use ostraca_catalog::rows::{self, BindingRow, POOLS, TypeRow};
-use ostraca_codes::{Code, codes};
 use ostraca_config::Config;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::ids::{Entity, ShardId};
@@ -23,6 +22,7 @@ use ostraca_store::{ClusterStore, StoreError};
 
 use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
+use crate::pool_not_copied::PoolNotCopied;
 use crate::repair::{self, OnWait};
 use crate::stores::{StoppedStores, open_stopped};
 
@@ -52,37 +52,6 @@ pub struct CopiedPool {
     pub types: Vec<CopiedType>,
     /// Whether the types had been switched by an earlier call.
     pub was_done: bool,
-}
-
-/// Why a pool cannot be copied to another one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolNotCopied {
-    /// The cluster has no pool with this name.
-    #[error("unknown pool `{name}`; this cluster has {known}")]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The pools that there are.
-        known: String,
-    },
-    /// The pools do not fit.
-    #[error("{0}")]
-    Refused(String),
-    /// The state could not be copied.
-    #[error(transparent)]
-    Copy(#[from] PoolCopyError),
-}
-
-impl PoolNotCopied {
-    pub(crate) fn code(&self) -> Code {
-        match self {
-            Self::Unknown { .. } => codes::UNKNOWN_POOL,
-            Self::Refused(_) => codes::POOL_NOT_COPIED,
-            Self::Copy(PoolCopyError::Store(_)) => codes::STORE_FAILED,
-            Self::Copy(PoolCopyError::Claimed(_)) => codes::STORE_IN_USE,
-            Self::Copy(_) => codes::POOL_NOT_COPIED,
-        }
-    }
 }
 
 fn refused(why: impl Into<String>) -> NodeError {

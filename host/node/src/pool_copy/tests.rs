@@ -3,6 +3,7 @@
 use ostraca_catalog::pool::PoolEntry;
 use ostraca_catalog::rollout::StoredRollout;
 use ostraca_catalog::rows::{ClusterRow, PoolRow, RowValue, SETTINGS, SettingsRow};
+use ostraca_codes::codes;
 use ostraca_config::config::ClusterSettings;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::HashFunction;
