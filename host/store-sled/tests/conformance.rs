@@ -37,3 +37,8 @@ fn the_sled_store_keeps_the_contract_of_cluster_stores() {
 fn r26_shards_move_between_sled_stores() {
     conformance::check_shard_moves(&factory());
 }
+
+#[test]
+fn m1_pools_are_copied_within_a_sled_store() {
+    conformance::check_pool_copies(&factory());
+}

@@ -51,6 +51,11 @@ fn r26_shards_move_between_databases() {
 }
 
 #[test]
+fn m1_pools_are_copied_within_a_database() {
+    conformance::check_pool_copies(&factory(0));
+}
+
+#[test]
 fn postgres_keeps_the_contract_of_cluster_stores() {
     // Its history is filled by another task, so `rows.rs` tests what a watch that falls behind gets.
     conformance::check_cluster_store(&factory(30), 0);

@@ -68,7 +68,7 @@ fn shard_of(pool: &Pool, entity: &Entity) -> Option<ShardId> {
 
 /// Fills the old pool with entities that have records of all kinds, some of which were removed. Most of its shards and
 /// some of the new pool's are claimed.
-fn fill<S: MovableShards>(store: &S, pools: &Pools) {
+fn fill<S: MovableShards>(store: &S, pools: &Pools, entities: u64) {
     let (old, new) = (pool(pools, "old"), pool(pools, "new"));
     let mut claims = BTreeMap::new();
     let mut state = 7_u64;
@@ -78,7 +78,7 @@ fn fill<S: MovableShards>(store: &S, pools: &Pools) {
     };
     let wanted = claim_of(path(new, new.first), 4, 2);
     assert_eq!(claim(store, &wanted), ClaimOutcome::Granted);
-    for number in 0..2 * ENTITIES {
+    for number in 0..2 * entities {
         let entity = match number % 2 {
             0 => Entity::new("counter", format!("c{number}\0")),
             _ => Entity::new(CART, format!("u{}/{number}", number % 5)),
@@ -99,9 +99,12 @@ fn fill<S: MovableShards>(store: &S, pools: &Pools) {
         first.writes = writes.into_iter().filter(|it| is_kept(it) && random(3) > 0).collect();
         first.writes.push(set("own", number.to_string()));
         (first.entity, first.head.turn.number) = (entity.clone(), number + 1);
+        // What was removed from the shard has left a floor.
+        let from = floor_of(store, &claimed.shard).0;
+        (first.expected_version, first.head.version) = (from, from + 1);
         done(store, vec![first]);
         if number % 10 == 0 {
-            let mut last = turn(claimed, "", 1, 1_000 + number);
+            let mut last = turn(claimed, "", from + 1, 1_000 + number);
             (last.entity, last.head.deleted, last.head.watermark) = (entity, true, 70 + number);
             last.head.set_generation(3).unwrap();
             last.head.set_removed(true).unwrap();
@@ -109,6 +112,13 @@ fn fill<S: MovableShards>(store: &S, pools: &Pools) {
             done(store, vec![last]);
         }
     }
+}
+
+/// Version, watermark and generation from which a new entity in a shard starts.
+fn floor_of<S: MovableShards>(store: &S, shard: &ShardPath) -> (u64, u64, u64) {
+    let unknown = Entity::new("counter", "never seen");
+    let loaded = block_on(store.load(vec![(shard.clone(), unknown)])).remove(0).unwrap();
+    loaded.head.map_or((0, 0, 0), |it| (it.version, it.watermark, it.generation().unwrap()))
 }
 
 /// Removes all records of an entity.
@@ -220,7 +230,7 @@ const SIZES: [((u32, HashFunction), (u32, HashFunction)); 4] = [
 fn entities_are_found_in_their_new_shards<S: MovableShards>(factory: &Factory<S>) {
     for (from, to) in SIZES {
         let (store, pools) = (factory.make(), pools(from, to));
-        fill(&store, &pools);
+        fill(&store, &pools, ENTITIES);
         let (old, new) = (pool(&pools, "old"), pool(&pools, "new"));
         let before = in_pool(&store, old);
         let summary = copied(&store, &pools).unwrap();
@@ -249,11 +259,15 @@ fn first_head<S: MovableShards>(store: &S, pool: &Pool) -> (ShardPath, Entity, u
 
 fn nobody_uses_the_old_shards<S: MovableShards>(factory: &Factory<S>) {
     let (store, pools) = (factory.make(), pools(SIZES[0].0, SIZES[0].1));
-    fill(&store, &pools);
+    fill(&store, &pools, ENTITIES);
     let (old, new) = (pool(&pools, "old"), pool(&pools, "new"));
     let (was, _, _, _) = first_head(&store, old);
     let former = current(&store, &was);
     let paused = current(&store, &path(new, new.first));
+    let floors: Vec<_> = paths(old).iter().map(|shard| floor_of(&store, shard)).collect();
+    let highest = |part: fn(&(u64, u64, u64)) -> u64| floors.iter().map(part).max().unwrap();
+    let highest = (highest(|it| it.0), highest(|it| it.1), highest(|it| it.2));
+    assert!(highest.0 >= 2 && highest.2 == 3, "{floors:?}");
     copied(&store, &pools).unwrap();
     for shard in paths(old) {
         let claimed = current(&store, &shard);
@@ -279,10 +293,7 @@ fn nobody_uses_the_old_shards<S: MovableShards>(factory: &Factory<S>) {
     assert!(loaded.head.unwrap().commit_sequence > sequence, "sequences rise");
     for shard in paths(new) {
         // What was removed from any of the old shards has a floor in each of the new ones.
-        let unknown = Entity::new("counter", "never seen");
-        let loaded = block_on(store.load(vec![(shard, unknown)])).remove(0).unwrap();
-        let floor = loaded.head.unwrap();
-        assert_eq!((floor.version, floor.watermark, floor.generation()), (2, 140, Ok(3)));
+        assert_eq!(floor_of(&store, &shard), highest);
     }
 }
 
@@ -294,7 +305,7 @@ fn a_copy_is_continued_after_each_of_its_calls<S: MovableShards>(factory: &Facto
         let mut has_failed = false;
         for is_late in [false, true] {
             let store = Arc::new(factory.make());
-            fill(&*store, &pools);
+            fill(&*store, &pools, 6);
             let before = in_pool(&*store, pool(&pools, "old"));
             let (calls, stage) =
                 (Arc::new(AtomicUsize::new(0)), Mutex::new(PoolCopyStage::Marking));
@@ -323,7 +334,7 @@ fn a_copy_is_continued_after_each_of_its_calls<S: MovableShards>(factory: &Facto
 fn a_copy_that_differs_is_not_used<S: MovableShards>(factory: &Factory<S>) {
     for kind in [ItemKind::Heads, ItemKind::Records] {
         let (store, pools) = (Arc::new(factory.make()), pools(SIZES[0].0, SIZES[0].1));
-        fill(&*store, &pools);
+        fill(&*store, &pools, ENTITIES);
         let before = in_pool(&*store, pool(&pools, "old"));
         let stage = Mutex::new(PoolCopyStage::Marking);
         let calls = Arc::new(AtomicUsize::new(0));
@@ -375,7 +386,7 @@ fn what_cannot_be_copied_is_refused<S: MovableShards>(factory: &Factory<S>) {
 
 fn a_pool_is_copied_again<S: MovableShards>(factory: &Factory<S>) {
     let (store, first) = (factory.make(), pools(SIZES[0].0, SIZES[0].1));
-    fill(&store, &first);
+    fill(&store, &first, ENTITIES);
     let before = in_pool(&store, pool(&first, "old"));
     copied(&store, &first).unwrap();
     assert!(copied(&store, &first).is_err(), "the new pool has state");

@@ -229,3 +229,25 @@ fn m1_a_pool_added_at_run_time_gets_rows_and_owners() {
     cluster.run(10_000);
     assert_eq!(cluster.epochs(), after);
 }
+
+#[test]
+fn m1_nobody_owns_the_shards_of_a_pool_that_is_copied() {
+    let mut pools = two_pools(|_| {});
+    pools.add(Pool::new("third", 4, &pools)).expect("a pool");
+    pools.set_copied("orders", "third", false).expect("two pools");
+    let mut cluster = of(pools.clone());
+    for name in ["a", "b"] {
+        start_for_orders(&mut cluster, name, true);
+    }
+    cluster.run(30_000);
+    assert_eq!(owned(&cluster), spread([("a", 6, 0), ("b", 6, 0)]));
+    pools.set_copied("orders", "third", true).expect("two pools");
+    for name in ["a", "b"] {
+        cluster.handle(name, Event::PoolsChanged(pools.clone()));
+    }
+    cluster.run(30_000);
+    assert_eq!(owned(&cluster), spread([("a", 6, 2), ("b", 6, 2)]));
+    let third = pools.get("third").expect("a pool");
+    let owned = cluster.nodes.values().flat_map(|node| node.owns.keys());
+    assert!(owned.filter(|shard| shard.0 > SHARDS).all(|shard| third.contains(*shard)));
+}
