@@ -181,6 +181,8 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
         client.close().await;
     }
     cluster.stop().expect("stop");
+}
+
 const WIDE: u32 = 37;
 const COUNTERS: u32 = 300;
 const RINGERS: u32 = 20;
