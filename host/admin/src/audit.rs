@@ -128,6 +128,8 @@ fn change(request: &AdminOperation) -> Option<Change> {
             .create
             .as_ref()
             .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
+        Op::Namespaces(request) if request.create.is_empty() => None,
+        Op::Namespaces(request) => change("namespace create", &request.create, String::new()),
         // A placement is recorded when it is new.
         Op::Placement(request) => {
             let list = |all: &[ShardAtNode]| {

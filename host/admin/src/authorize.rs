@@ -5,7 +5,6 @@
 use ostraca_catalog::access::denied;
 use ostraca_config::Manifest;
 use ostraca_config::policy::{Permission, Permissions};
-use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::proto::{PlacementRequest, Problem};
 use ostraca_wire::server::AdminOperation;
 
@@ -66,11 +65,9 @@ fn check(principal: &str, permissions: &Permissions, needed: &Needed) -> Result<
             permissions.allow_somewhere(*permission),
             format!("do this: it needs `{permission}` on some type"),
         ),
-        AnythingOn(name) => {
-            (permissions.allow_any(NAMESPACE, name), format!("do anything with `{name}`"))
-        }
+        AnythingOn(name) => (permissions.allow_any_on(name), format!("do anything with `{name}`")),
         OnType(permission, name) => (
-            permissions.allow(*permission, NAMESPACE, name),
+            permissions.allow_on(*permission, name),
             format!("do this: it needs `{permission}` on `{name}`"),
         ),
         Everywhere(permission) => (
@@ -133,6 +130,8 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Placement(_) => vec![Everywhere(Operate)],
         Op::Pools(_) => vec![Everywhere(Operate)],
+        Op::Namespaces(request) if request.create.is_empty() => vec![Everywhere(View)],
+        Op::Namespaces(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
         // They name people, and why they were shut out.
         Op::Audit(_) => vec![Everywhere(Operate)],

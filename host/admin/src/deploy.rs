@@ -18,12 +18,14 @@ use ostraca_codes::{Code, codes};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::{Method, Program};
+use ostraca_wire::envelope::unknown_namespace;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{self, DeployResult, Problem};
 use ostraca_wire::server::{Upload, UploadPermit};
 use tokio::sync::Mutex;
 
 use ostraca_catalog::loader::{self, Loader};
+use ostraca_catalog::namespaces::namespace_key;
 use ostraca_catalog::pool::KnownPools;
 use ostraca_catalog::revisions::{self, EarlierEntry};
 use ostraca_catalog::rows::{self, MethodEntry, MethodSchema, TypeRow};
@@ -31,6 +33,7 @@ use ostraca_catalog::types::{TypeRegistry, TypeUnavailable, schema_of};
 use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
 use ostraca_core::codec::CodecError;
+use ostraca_core::names;
 use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
@@ -108,6 +111,23 @@ impl Deployer {
         Ok(manifest)
     }
 
+    /// Refuses a namespace that the cluster does not have.
+    pub(crate) async fn check_namespace(&self, namespace: &str) -> Result<(), Problem> {
+        if self.types.namespaces().contains(namespace) {
+            return Ok(());
+        }
+        // This node's watch may be behind.
+        let key = namespace_key(namespace);
+        let found = self.cluster_store.get(&key).await.map_err(|error| to_problem(error.into()))?;
+        match found {
+            Some(row) => {
+                self.types.namespaces().on_row_changed(&row);
+                Ok(())
+            }
+            None => Err(unknown_namespace(namespace)),
+        }
+    }
+
     /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one. With
     /// a rollout, which begins at a time of the cluster's UTC, only a part of the entities runs it.
     async fn deploy_as(
@@ -118,6 +138,7 @@ impl Deployer {
         rollout: Option<(proto::Rollout, u64)>,
     ) -> Result<DeployResult, Problem> {
         let manifest = self.checked_manifest(&upload.manifest)?;
+        self.check_namespace(names::namespace(&manifest.entity_type)).await?;
         let manifest_type = manifest.entity_type.clone();
         let key = rows::type_key(&manifest_type);
         // An upload that will be refused, or is already deployed, is not compiled.

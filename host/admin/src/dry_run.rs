@@ -17,6 +17,7 @@ use ostraca_codes::codes;
 use ostraca_config::Manifest;
 use ostraca_config::policy::{Permission, Permissions};
 use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::names;
 use ostraca_core::pools::Pools;
 use ostraca_core::records::LoadedEntity;
 use ostraca_core::shard::{SchemaSupport, TurnRecords};
@@ -25,7 +26,6 @@ use ostraca_wasm::{
     GuestTurnOutput, Instance, InstanceSpec, MessageContext, MessageKind, MethodSchema, Program,
     StartReason, StateError, StateSource, TurnResult,
 };
-use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DryRun, DryRunEntity, DryRunResult, Problem, StateChange};
 use ostraca_wire::server::Upload;
@@ -105,13 +105,14 @@ impl Deployer {
         context: DryRunContext,
     ) -> Result<DryRunResult, Problem> {
         let manifest = self.checked_manifest(&upload.manifest)?;
+        self.check_namespace(names::namespace(&manifest.entity_type)).await?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let schemas = self.wasm.schemas(&program).await.map_err(|error| refused(&error))?;
         drop(upload.permit);
         let kind = manifest.entity_type.as_str();
         let query = query(&program, &schemas, &context.wanted.query)?;
-        let shows_state = context.permissions.allow(Permission::ReadState, NAMESPACE, kind);
+        let shows_state = context.permissions.allow_on(Permission::ReadState, kind);
         let current = self.current_deployment(&rows::type_key(kind)).await?;
         let row = current.map(|it| it.row);
         let schema = schema_of(&program);

@@ -25,6 +25,7 @@ mod figures;
 mod forget;
 mod listing;
 mod move_shards;
+mod namespaces;
 mod pages;
 mod pauses;
 mod placement;
@@ -60,7 +61,6 @@ use ostraca_store::{ClusterStore, EntityStore, StoreError};
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
-use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{self, Problem};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
@@ -247,7 +247,7 @@ impl AdminService {
             }
             AdminOperation::Deployments(kind) => {
                 let mut all = self.deployments(gateway, kind.as_deref()).await;
-                all.retain(|it| permissions.allow(Permission::View, NAMESPACE, &it.r#type));
+                all.retain(|it| permissions.allow_on(Permission::View, &it.r#type));
                 Ok(AdminOutput::Deployments(all))
             }
             AdminOperation::Methods(name) => {
@@ -274,6 +274,7 @@ impl AdminService {
                 Ok(AdminOutput::ShardFigures(self.shard_figures().await))
             }
             AdminOperation::Pools(request) => self.pools(principal, request).await,
+            AdminOperation::Namespaces(request) => self.namespaces(principal, request).await,
             AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,
             AdminOperation::Authorities(request) => self.authorities(caller, request).await,

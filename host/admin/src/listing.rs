@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use ostraca_catalog::clock::wall_millis;
-use ostraca_catalog::pool::NAMESPACE;
 use ostraca_catalog::revisions::EarlierEntry;
 use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
+use ostraca_core::names;
 use ostraca_core::pools::Pools;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
@@ -153,7 +153,7 @@ fn deployments(types: &TypeTable, pools: &Pools) -> Vec<proto::Deployment> {
 fn deployment(entry: &DeployedType, pools: &Pools) -> proto::Deployment {
     let pool = pools.home(&entry.manifest.pool).map_or(&entry.manifest.pool, |pool| &pool.name);
     proto::Deployment {
-        namespace: NAMESPACE.into(),
+        namespace: names::namespace(&entry.name).into(),
         r#type: entry.name.to_string(),
         revision: entry.revision,
         digest: entry.component_digest.to_vec().into(),

@@ -7,6 +7,7 @@ use ostraca_codes::codes;
 use ostraca_config::manifest::is_variable_name;
 use ostraca_config::policy::Permission;
 use ostraca_core::extensions::Extensions;
+use ostraca_core::names;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{CompareAndSet, CompareAndSetError, StoredRow};
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -33,7 +34,7 @@ impl AdminService {
         if name.is_empty() && request.set.is_none() && request.remove.is_none() {
             return self.all_variables().await;
         }
-        check_name("a type", name)?;
+        self.check_type_name(name).await?;
         let key = rows::variables_key(name);
         let mut attempt = 1;
         loop {
@@ -46,7 +47,7 @@ impl AdminService {
                 return Ok(AdminOutput::Variables(self.listed(name, &row)));
             }
             if at.is_none() && self.gateway.types.get(name).is_none() {
-                self.check_undeployed().await?;
+                self.check_undeployed(name).await?;
             }
             let is_empty = row.secrets.is_empty() && row.settings.is_empty();
             let value = rows::encode_value(&row).map_err(to_problem)?;
@@ -81,6 +82,13 @@ impl AdminService {
         }
     }
 
+    /// Checks the name of a type that need not be deployed, and that its namespace exists.
+    async fn check_type_name(&self, name: &str) -> Result<(), Problem> {
+        let (namespace, local) = names::split(name);
+        check_name("a type", local)?;
+        self.check_namespace(namespace).await
+    }
+
     /// The secrets and settings of all types, deployed or not.
     async fn all_variables(&self) -> Result<AdminOutput, Problem> {
         let store = &*self.deployer.cluster_store;
@@ -90,7 +98,7 @@ impl AdminService {
         for row in &all {
             let Some(name) = rows::variables_type(&row.key) else { continue };
             let decoded = rows::decode::<VariablesRow>(row).map_err(to_problem)?;
-            variables.extend(self.listed(name, &decoded).variables);
+            variables.extend(self.listed(&name, &decoded).variables);
         }
         Ok(AdminOutput::Variables(Variables { variables, deployed: true }))
     }
@@ -116,14 +124,17 @@ impl AdminService {
         Err(to_problem(catalog::Error::RowConflict(key)))
     }
 
-    /// Refuses values of one more type that is not deployed, if many such types have some: nobody sees them.
-    async fn check_undeployed(&self) -> Result<(), Problem> {
+    /// Refuses values of one more type that is not deployed, if many such types of its namespace have some: nobody sees
+    /// them.
+    async fn check_undeployed(&self, name: &str) -> Result<(), Problem> {
+        let namespace = names::namespace(name);
         let store = &*self.deployer.cluster_store;
         let (all, _) =
             store.list(rows::VARIABLES).await.map_err(|error| to_problem(error.into()))?;
         let types = self.gateway.types.snapshot();
         let names = all.iter().filter_map(|row| rows::variables_type(&row.key));
-        let count = names.filter(|name| !types.contains_key(*name)).count();
+        let names = names.filter(|name| names::namespace(name) == namespace);
+        let count = names.filter(|name| !types.contains_key(&**name)).count();
         if count < UNDEPLOYED {
             return Ok(());
         }

@@ -1,7 +1,6 @@
 //! What a caller may do, for programs that show only what is permitted.
 
 use ostraca_config::policy::{Permission, Permissions};
-use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::proto;
 
 use super::AdminService;
@@ -21,7 +20,7 @@ impl AdminService {
                 let admitted = entry.manifest.access.allows(caller.principal);
                 let granted = |it: Permission| {
                     let sends = matches!(it, Permission::Command | Permission::Query);
-                    permissions.allow(it, NAMESPACE, &entry.name)
+                    permissions.allow_on(it, &entry.name)
                         && !it.is_cluster_wide()
                         && (admitted || !sends)
                 };

@@ -16,6 +16,7 @@ pub mod clock;
 mod error;
 pub mod format;
 pub mod loader;
+pub mod namespaces;
 pub mod placement;
 pub mod pool;
 pub mod revisions;

@@ -99,9 +99,12 @@ impl Loader {
         Self { shared: Arc::new(Shared { deps: parts, budget, rows, stop }), _stop: guard }
     }
 
-    /// Handles a row from a watch or a list. Rows that are not types' and rows older than the last observed one
-    /// are ignored. Cheap, and does not block.
+    /// Handles a row from a watch or a list. Rows that are neither types' nor namespaces', and rows older than the last
+    /// observed one are ignored. Cheap, and does not block.
     pub fn on_row_changed(&self, row: StoredRow) {
+        if self.shared.deps.types.namespaces().on_row_changed(&row) {
+            return;
+        }
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
@@ -124,21 +127,25 @@ impl Loader {
 
     /// Handles the deletion of a row at the given store revision.
     pub fn on_row_deleted(&self, key: &str, revision: u64) {
+        self.shared.deps.types.namespaces().on_row_deleted(key, revision);
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
-        let observed = rows.entry(name.into()).or_default();
+        let observed = rows.entry((&*name).into()).or_default();
         if revision > observed.at {
             (observed.at, observed.row) = (revision, None);
-            self.shared.deps.types.remove(name);
+            self.shared.deps.types.remove(&name);
         }
     }
 
-    /// Handles a full list of types' rows as of the given revision: types without a row are gone.
+    /// Handles a full list of the rows of types and namespaces as of the given revision: those without a row are gone.
     pub fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
+        self.shared.deps.types.namespaces().on_rows_listed(&rows, revision);
         let mut missing: Vec<Arc<str>> =
             self.shared.deps.types.snapshot().keys().cloned().collect();
         missing.extend(self.shared.rows().keys().cloned());
-        missing.retain(|name| !rows.iter().any(|row| rows::type_name(&row.key) == Some(&**name)));
+        missing.retain(|name| {
+            !rows.iter().any(|row| rows::type_name(&row.key).as_deref() == Some(&**name))
+        });
         for name in missing {
             self.on_row_deleted(&rows::type_key(&name), revision);
         }
@@ -151,8 +158,8 @@ impl Loader {
     /// them.
     pub fn load_cached(&self, rows: &[StoredRow]) {
         for row in rows {
-            let known =
-                rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
+            let known = rows::type_name(&row.key)
+                .is_some_and(|name| self.shared.rows().contains_key(&*name));
             match parse(row) {
                 Ok((deployed, manifest)) if !known => {
                     self.shared
@@ -392,7 +399,7 @@ pub fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), Error> {
     let useless = |why: String| Error::InvalidRow(format!("`{}`: {why}", row.key));
     let manifest = Manifest::parse(&deployed.manifest, &row.key)
         .map_err(|error| useless(error.to_string()))?;
-    if rows::type_name(&row.key) != Some(&*manifest.entity_type) {
+    if rows::type_name(&row.key).as_deref() != Some(&*manifest.entity_type) {
         return Err(useless(format!("it holds the type `{}`", manifest.entity_type)));
     }
     Ok((deployed, manifest))

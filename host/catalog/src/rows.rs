@@ -4,6 +4,7 @@
 //! ([`ostraca_core::rows`]) are the decoded contents of the rows of nodes, manager and shards. The rows that
 //! the core never sees (the cluster, its pool, its time, its types) are defined here.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,13 +14,13 @@ use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::format;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::message::MessageKind;
+use ostraca_core::names;
 use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
 use ostraca_core::pools::DEFAULT_POOL as POOL;
-use ostraca_wire::envelope::NAMESPACE;
 
 /// The value of a row. A row in a format that this program does not read is refused.
 pub trait RowValue: Serialize + DeserializeOwned + Extensible {}
@@ -324,13 +325,12 @@ pub const VARIABLES: &str = "variables/";
 
 /// The key of a type's secrets and settings.
 pub fn variables_key(entity_type: &str) -> String {
-    format!("{VARIABLES}{NAMESPACE}/{entity_type}")
+    format!("{VARIABLES}{}", path_of(entity_type))
 }
 
 /// The type whose secrets and settings the row with this key has.
-pub fn variables_type(key: &str) -> Option<&str> {
-    let name = key.strip_prefix(VARIABLES)?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
-    (!name.is_empty() && !name.contains('/')).then_some(name)
+pub fn variables_type(key: &str) -> Option<Cow<'_, str>> {
+    type_at(key.strip_prefix(VARIABLES)?)
 }
 
 /// Whether the key names a row that decides who may do what.
@@ -575,18 +575,39 @@ pub fn is_cluster_wide(key: &str) -> bool {
 
 /// The key of a type's binding.
 pub fn binding_key(name: &str) -> String {
-    format!("bindings/{NAMESPACE}/{name}")
+    format!("{BINDINGS}{}", path_of(name))
 }
 
 /// The key of a type's row.
 pub fn type_key(name: &str) -> String {
-    format!("types/{NAMESPACE}/{name}")
+    format!("{TYPES}{}", path_of(name))
 }
 
 /// The type whose row has this key.
-pub fn type_name(key: &str) -> Option<&str> {
-    let name = key.strip_prefix("types/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
-    (!name.is_empty() && !name.contains('/')).then_some(name)
+pub fn type_name(key: &str) -> Option<Cow<'_, str>> {
+    type_at(key.strip_prefix(TYPES)?)
+}
+
+/// The type whose binding has this key.
+pub fn binding_type(key: &str) -> Option<Cow<'_, str>> {
+    type_at(key.strip_prefix(BINDINGS)?)
+}
+
+const BINDINGS: &str = "bindings/";
+const TYPES: &str = "types/";
+
+/// A type in the keys of rows: `<namespace>/<type>`.
+fn path_of(name: &str) -> String {
+    let (namespace, local) = names::split(name);
+    format!("{namespace}/{local}")
+}
+
+/// The type with this path. A type has one path.
+fn type_at(path: &str) -> Option<Cow<'_, str>> {
+    let (namespace, local) = path.split_once('/')?;
+    let is_local = !local.is_empty() && !local.contains(['/', names::SEPARATOR]);
+    (is_local && names::check_namespace(namespace).is_ok())
+        .then(|| names::qualified(namespace, local))
 }
 
 /// The store's key for one of the core's rows.

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use ostraca_config::Manifest;
 use ostraca_core::ids::ShardId;
 use ostraca_core::message::MessageKind;
+use ostraca_core::names;
 use ostraca_core::shard::{ChannelKeep, EarlierRevision, SchemaSupport, TypeSettings};
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 
+use crate::namespaces::KnownNamespaces;
 use crate::revisions::EarlierEntry;
 use crate::rollout::StoredRollout;
 use crate::rows::MethodEntry;
@@ -34,7 +36,7 @@ pub type EarlierPrograms = Vec<(u64, Arc<Program>)>;
 
 /// A deployed type.
 pub struct DeployedType {
-    /// The name that messages use.
+    /// Its name in the cluster, which contains its namespace ([`names`]).
     pub name: Arc<str>,
     /// The revision of the deployment.
     pub revision: u64,
@@ -170,7 +172,7 @@ impl DeployedType {
                 .grants
                 .tell
                 .iter()
-                .map(|granted| granted.as_str().into())
+                .map(|granted| names::beside(&self.name, granted.as_str().into()))
                 .collect(),
             subscriptions: self.manifest.limits.subscriptions.into(),
         }
@@ -236,12 +238,24 @@ struct Shared {
     in_vain: Mutex<HashMap<Box<str>, Instant>>,
     /// The last migration of each type's entities that failed here.
     failed_migrations: Mutex<HashMap<Arc<str>, FailedMigration>>,
+    namespaces: KnownNamespaces,
 }
 
 impl TypeRegistry {
     /// A snapshot of all types.
     pub fn snapshot(&self) -> Arc<TypeTable> {
         self.0.table.borrow().clone()
+    }
+
+    /// The namespaces of the types.
+    pub fn namespaces(&self) -> &KnownNamespaces {
+        &self.0.namespaces
+    }
+
+    /// Whether the cluster has a namespace, or a type in it: a node that starts without its store knows only types.
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        let in_namespace = |name: &Arc<str>| names::namespace(name) == namespace;
+        self.namespaces().contains(namespace) || self.0.table.borrow().keys().any(in_namespace)
     }
 
     /// A type that messages can be routed to, compiled here or not.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ostraca_core::ids::ClusterId;
+use ostraca_core::names;
 use ostraca_secrets::{SealError, SecretKeys, SecretName};
 use ostraca_store::StoredRow;
 use ostraca_wasm::{TypeVariables, VariablesRegistry};
-use ostraca_wire::envelope::NAMESPACE;
 
 use crate::rows::{self, VariablesRow};
 
@@ -37,8 +37,8 @@ impl VariablesReader {
     /// Handles a row from a watch. Rows of anything else, and rows older than the last observed one, are ignored.
     pub fn on_row_changed(&self, row: &StoredRow) {
         let Some(entity_type) = rows::variables_type(&row.key) else { return };
-        self.update(entity_type, row.revision, || match rows::decode::<VariablesRow>(row) {
-            Ok(variables) => self.opened(entity_type, &variables),
+        self.update(&entity_type, row.revision, || match rows::decode::<VariablesRow>(row) {
+            Ok(variables) => self.opened(&entity_type, &variables),
             Err(error) => {
                 tracing::error!(%error, "cannot read the secrets and settings of a type");
                 TypeVariables { unreadable: Some(error.to_string()), ..TypeVariables::default() }
@@ -49,7 +49,7 @@ impl VariablesReader {
     /// Handles the deletion of a row at the given store revision.
     pub fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(entity_type) = rows::variables_type(key) else { return };
-        self.update(entity_type, revision, TypeVariables::default);
+        self.update(&entity_type, revision, TypeVariables::default);
     }
 
     /// Handles a full list of rows as of the given revision: types without a row have no values.
@@ -77,7 +77,8 @@ impl VariablesReader {
     }
 
     fn name<'a>(&self, entity_type: &'a str, name: &'a str) -> SecretName<'a> {
-        SecretName { cluster: self.0.cluster, namespace: NAMESPACE, entity_type, name }
+        let (namespace, entity_type) = names::split(entity_type);
+        SecretName { cluster: self.0.cluster, namespace, entity_type, name }
     }
 
     /// The id of the key that sealed a secret.

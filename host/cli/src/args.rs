@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod namespaces;
 mod pools;
 mod repair;
 mod shards;
@@ -24,6 +25,7 @@ pub(crate) use cluster::{
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
     Top, Undeploy, Watch,
 };
+pub(crate) use namespaces::{NamespaceArgs, NamespaceCommand};
 pub(crate) use pools::{CopyPool, CreatePool, PoolArgs, PoolCommand};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
 pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
@@ -70,6 +72,10 @@ pub(crate) struct Global {
     /// .ostraca/profile.toml in this directory or a parent]
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
+    /// The namespace of the types that the command names [default: the profile's, which is `default` unless it says
+    /// otherwise]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "NAME", env = "OSTRACA_NAMESPACE", hide_env_values = true)]
+    pub(crate) namespace: Option<String>,
     /// Output format of results and errors
     #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,
@@ -184,6 +190,8 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Show, check or replace the policy: who may do what
     Policy(Policy),
+    /// List the cluster's namespaces, or create more of them
+    Namespace(NamespaceArgs),
     /// Manage pools: spaces of shards, each with its own hosts
     Pool(PoolArgs),
     /// Show who this profile is for the cluster, and what it may do

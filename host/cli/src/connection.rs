@@ -72,7 +72,11 @@ pub(crate) fn profile(global: &Global) -> Result<Profile, Failure> {
             other.display()
         );
     }
-    Ok(found.profile)
+    let mut profile = found.profile;
+    if let Some(namespace) = &global.namespace {
+        profile.namespace.clone_from(namespace);
+    }
+    Ok(profile)
 }
 
 /// Closes the connection. The close is sent immediately. This does not wait out QUIC's draining period, which would

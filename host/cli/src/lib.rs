@@ -106,6 +106,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Forget(it) => commands::forget::run(global, &it).await,
         Command::Cluster(it) => commands::cluster::run(global, &it).await,
         Command::Policy(it) => commands::policy::run(global, &it).await,
+        Command::Namespace(it) => commands::namespaces::run(global, &it).await,
         Command::Pool(it) => commands::pools::run(global, &it).await,
         Command::Whoami => commands::whoami::run(global).await,
         Command::Revoke(it) => commands::revoke::run(global, &it).await,

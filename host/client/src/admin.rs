@@ -2,6 +2,7 @@
 //! Streamed responses come as [`Updates`]; dropping those does not cancel the operation.
 
 mod exchange;
+mod namespace;
 mod updates;
 
 use std::time::Duration;
@@ -19,17 +20,19 @@ use ostraca_wire::proto::{
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NewPool,
-    NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest, PlacementRequest, PlacementState,
-    PolicyRequest, PolicyState, PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress,
-    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo,
-    ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest,
-    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
+    InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NamespaceInfo,
+    NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest,
+    PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolInfo, PoolsRequest, Problem,
+    RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout,
+    ShardFiguresRequest, ShardInfo, ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status,
+    StatusRequest, UndeployRequest, UndeployResult, Variables, VariablesRequest, WhoAmI,
+    WhoAmIRequest,
 };
 use tokio::time::timeout;
 
 use crate::connect::Client;
 use exchange::{receive, unexpected, upload};
+use namespace::{name_in, qualify};
 pub use updates::{Update, Updates};
 
 /// The timeout of every request except a deploy.
@@ -184,7 +187,8 @@ impl Client {
     /// [`AdminError`].
     pub async fn deployment(&self, entity_type: &str) -> Result<Option<Deployment>, AdminError> {
         let all = self.deployments_of(entity_type.to_owned()).await?;
-        Ok(all.into_iter().find(|it| it.r#type == entity_type))
+        let name = name_in(&self.namespace(), entity_type);
+        Ok(all.into_iter().find(|it| it.r#type == name))
     }
 
     async fn deployments_of(&self, entity_type: String) -> Result<Vec<Deployment>, AdminError> {
@@ -590,6 +594,24 @@ impl Client {
         }
     }
 
+    /// The namespaces, after one of them is created if that is requested.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn namespaces(&self, create: Option<&str>) -> Result<Vec<NamespaceInfo>, AdminError> {
+        let create = create.unwrap_or_default().to_owned();
+        let request = Request::Namespaces(NamespacesRequest { create });
+        let mut all = Vec::new();
+        for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
+            match page {
+                Response::Namespaces(page) => all.extend(page.namespaces),
+                other => return Err(unexpected(Some(other))),
+            }
+        }
+        Ok(all)
+    }
+
     /// The moves that a rebalance would make now.
     ///
     /// # Errors
@@ -678,7 +700,8 @@ impl Client {
         }
     }
 
-    async fn open(&self, request: Request) -> Result<(FrameWriter, FrameReader), AdminError> {
+    async fn open(&self, mut request: Request) -> Result<(FrameWriter, FrameReader), AdminError> {
+        qualify(&mut request, &self.namespace());
         let mut links = self.connection.clone();
         let link = match links.wait_for(|state| state.connection.is_some()).await {
             Ok(state) => state.connection.clone(),

@@ -29,7 +29,8 @@ pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
 /// A checked manifest, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The entity type: 1 to 64 letters, digits, dots, dashes, underscores.
+    /// The entity type: 1 to 64 letters, digits, dots, dashes, underscores; after `NAMESPACE:` if `namespace` names one
+    /// (see [`names`](ostraca_core::names)). Its grants name types of the same namespace, without it.
     pub entity_type: String,
     /// Path of the component, relative to the manifest's directory. Only the deployer reads it.
     pub component: String,

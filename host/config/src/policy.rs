@@ -20,6 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ostraca_codes::codes;
+use ostraca_core::names;
 use ostraca_token::Issuer;
 
 use crate::user_file::{SourceText, UserFileError};
@@ -145,8 +146,12 @@ struct Scope {
 
 impl Scope {
     fn includes(&self, namespace: &str, entity_type: &str) -> bool {
-        let any = |patterns: &[String], name| patterns.iter().any(|it| pattern_matches(it, name));
-        any(&self.namespaces, namespace) && any(&self.types, entity_type)
+        self.includes_namespace(namespace)
+            && self.types.iter().any(|it| pattern_matches(it, entity_type))
+    }
+
+    fn includes_namespace(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|it| pattern_matches(it, namespace))
     }
 
     fn describe(&self) -> String {
@@ -316,6 +321,27 @@ impl Permissions {
             rule.permissions.contains(permission)
                 && rule.scopes.iter().all(|scope| scope.includes(namespace, entity_type))
         })
+    }
+
+    /// Whether the principal has a permission on a type, named as the cluster does ([`names`](ostraca_core::names)).
+    #[must_use]
+    pub fn allow_on(&self, permission: Permission, name: &str) -> bool {
+        let (namespace, entity_type) = names::split(name);
+        self.allow(permission, namespace, entity_type)
+    }
+
+    /// Whether the principal has any permission on a type, named as the cluster does.
+    #[must_use]
+    pub fn allow_any_on(&self, name: &str) -> bool {
+        Permission::ALL.iter().any(|it| self.allow_on(*it, name))
+    }
+
+    /// Whether the principal has any permission in a namespace. Without one, it must not learn whether the namespace
+    /// exists.
+    #[must_use]
+    pub fn allow_in(&self, namespace: &str) -> bool {
+        let includes = |scope: &Scope| scope.includes_namespace(namespace);
+        self.rules.iter().any(|rule| rule.scopes.iter().all(includes))
     }
 
     /// Whether the principal has a permission on all types, and thus on the cluster.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::FutureExt;
 use ostraca_catalog::bootstrap;
 use ostraca_catalog::clock::wall_millis;
+use ostraca_catalog::namespaces::namespace_name;
 use ostraca_catalog::pool::path;
 use ostraca_catalog::rows::{self, ClusterRow};
 use ostraca_core::ids::ShardId;
@@ -69,7 +70,9 @@ impl ControlLoop {
             }
             access.on_rows_read(&types, read_at);
             variables.on_rows_listed(&types, revision);
-            types.retain(|row| rows::type_name(&row.key).is_some());
+            types.retain(|row| {
+                rows::type_name(&row.key).is_some() || namespace_name(&row.key).is_some()
+            });
             loader.on_rows_listed(types, revision);
             // The receiver is dropped only when the node is stopping.
             let _ = own.send(Input::Event(Event::RowsListed(Some(core))));

@@ -12,6 +12,7 @@ pub mod format;
 pub mod hash;
 pub mod ids;
 pub mod message;
+pub mod names;
 pub mod node;
 pub mod pools;
 pub mod records;

@@ -57,8 +57,9 @@ pub(crate) async fn call_entity<S: Service>(
     path: Result<Path<CallPath>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let principal = app.auth.holder(request.headers())?.principal;
-    let path = decoded(path, |path| &path.namespace)?;
+    let holder = app.auth.holder(request.headers())?;
+    let principal = holder.principal;
+    let (path, entity_type) = decoded(path, |path| (&path.namespace, &path.entity_type))?;
     let key = idempotency_key(request.headers())?;
     let place = app.sessions.enter(&principal, key.as_deref())?;
     let timeout = app.timeout(request.headers())?;
@@ -71,11 +72,13 @@ pub(crate) async fn call_entity<S: Service>(
         _ => (MessageKind::Query, arguments(request.uri())?),
     };
     check_json(&body)?;
-    (app.type_wait)(path.entity_type.clone()).await;
+    let service = app.server.service();
+    service.check_namespace(&principal, &holder.subjects, &entity_type).map_err(Problem::of)?;
+    (app.type_wait)(entity_type.clone()).await;
     // The body may have taken a while, and the token may have been revoked.
     app.auth.holder(&headers)?;
     let call = NewCall {
-        entity: Entity::new(path.entity_type, path.id),
+        entity: Entity::new(entity_type, path.id),
         method: path.method,
         kind,
         body,

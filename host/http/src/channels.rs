@@ -44,11 +44,11 @@ pub(crate) async fn follow<S: Service>(
     request: Request,
 ) -> Result<Response, Problem> {
     let holder = app.auth.holder(request.headers())?;
-    let path = decoded(path, |path| &path.namespace)?;
+    let (path, entity_type) = decoded(path, |path| (&path.namespace, &path.entity_type))?;
     let place = app.sessions.enter(&holder.principal, None)?;
     let from = beginning(request.uri(), request.headers())?;
     let client = app.server.local_client(&holder.principal, holder.subjects.clone());
-    let ChannelPath { entity_type, id, channel, .. } = path;
+    let ChannelPath { id, channel, .. } = path;
     let subscribe =
         Subscribe { namespace: String::new(), r#type: entity_type.clone(), id, channel, from };
     let refused = |problem: proto::Problem| Problem::of(problem);

@@ -13,6 +13,7 @@ use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use ostraca_codes::codes;
+use ostraca_core::names;
 use ostraca_wire::proto::{MessageKind, Method, MethodSchema, Methods};
 use ostraca_wire::server::Service;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -129,7 +130,8 @@ struct Document {
 impl Document {
     fn add(&mut self, entry: &Methods) {
         let name = &entry.r#type;
-        let start = format!("/v1/default/{}/{{id}}", utf8_percent_encode(name, PLAIN));
+        let (namespace, local) = names::split(name);
+        let start = format!("/v1/{namespace}/{}/{{id}}", utf8_percent_encode(local, PLAIN));
         for method in &entry.methods {
             let path = format!("{start}/call/{}", utf8_percent_encode(&method.name, PLAIN));
             let item = self.calls(name, method);

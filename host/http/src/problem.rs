@@ -163,6 +163,7 @@ fn refusal_status(code: &str, retry: bool) -> StatusCode {
         (codes::TOKEN_EXPIRED, StatusCode::UNAUTHORIZED),
         (codes::REVOKED, StatusCode::UNAUTHORIZED),
         (codes::ACCESS_DENIED, StatusCode::FORBIDDEN),
+        (codes::UNKNOWN_NAMESPACE, StatusCode::NOT_FOUND),
         (codes::UNKNOWN_TYPE, StatusCode::NOT_FOUND),
         (codes::UNKNOWN_METHOD, StatusCode::NOT_FOUND),
         (codes::UNKNOWN_ENTITY, StatusCode::NOT_FOUND),

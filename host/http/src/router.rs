@@ -74,7 +74,7 @@ async fn check_host<S: Service>(
 async fn unknown_path(uri: Uri) -> Problem {
     let text = format!("there is nothing at {:?}", uri.path());
     Problem::refused(StatusCode::NOT_FOUND, codes::UNKNOWN_PATH, text)
-        .help("calls are at /v1/default/TYPE/ID/call/METHOD, channels at /v1/default/TYPE/ID/channel/NAME, with `/` in an id written as %2F")
+        .help("calls are at /v1/NAMESPACE/TYPE/ID/call/METHOD, channels at /v1/NAMESPACE/TYPE/ID/channel/NAME, with the namespace `default` for types without one, and with `/` in an id written as %2F")
 }
 
 async fn other_method(method: Method) -> Response {

@@ -13,8 +13,8 @@ use ostraca_catalog::{AccessRegistry, AuditLog};
 use ostraca_codes::codes;
 use ostraca_config::policy::{Permission, Permissions};
 use ostraca_core::message::MessageKind;
+use ostraca_core::names;
 use ostraca_core::shard::{DeadLetterAction, OperatorCommand, READ_CHANNEL};
-use ostraca_wire::envelope::NAMESPACE;
 use ostraca_wire::outcome::{permanent_problem, wire_kind};
 use ostraca_wire::proto::{self, Envelope, Problem};
 use ostraca_wire::server::{ClientInfo, IncomingMessage};
@@ -36,8 +36,34 @@ pub(crate) fn permissions(
     permissions.map_err(|refused| refused.problem(principal))
 }
 
+/// Refuses a client that may do nothing in the namespace of a type.
+///
+/// # Errors
+/// The refusal, which is the same whether the namespace and the type exist or not.
+pub(crate) fn admit_to_namespace(
+    access: &AccessRegistry,
+    principal: &str,
+    subjects: &[String],
+    entity_type: &str,
+) -> Result<(), Problem> {
+    let permissions = access.permissions(principal, subjects);
+    let permissions = permissions.map_err(|refused| refused.problem(principal))?;
+    match names::namespace(entity_type) {
+        namespace if permissions.allow_in(namespace) => Ok(()),
+        namespace => {
+            let what = nothing_in(namespace);
+            Err(denied(principal, &permissions, &what))
+        }
+    }
+}
+
+fn nothing_in(namespace: &str) -> String {
+    format!("do anything in the namespace `{namespace}`")
+}
+
 /// Refuses the messages that the client may not send, removes them from the batch, and records operators' commands.
-/// Messages to types that are not in `types` stay: what they need depends on the type.
+/// Messages to types that are not in `types` stay, unless the client may do nothing in the namespace: what else they need
+/// depends on the type.
 pub(crate) async fn admit(
     access: &AccessRegistry,
     audit: &AuditLog,
@@ -72,7 +98,10 @@ fn admit_messages(
     };
     let refused = |request: &mut IncomingMessage| {
         let envelope = &mut request.envelope;
-        let Some(entry) = types.get(envelope.r#type.as_str()) else { return false };
+        let Some(entry) = types.get(envelope.r#type.as_str()) else {
+            // The client must not learn that there is no such type.
+            return !permissions.allow_in(names::namespace(&envelope.r#type));
+        };
         let (permission, kind) = needed(entry, &envelope.method);
         // The owner may have another revision, in which the method is of another kind: it must not run as that.
         if let Some(kind) = kind
@@ -80,13 +109,17 @@ fn admit_messages(
         {
             envelope.kind = wire_kind(kind) as i32;
         }
-        !permissions.allow(permission, NAMESPACE, &entry.name)
+        !permissions.allow_on(permission, &entry.name)
     };
     for request in batch.extract_if(.., refused) {
         let envelope = &request.envelope;
-        let entry = types.get(envelope.r#type.as_str());
-        let needed = entry.map(|entry| needed(entry, &envelope.method).0);
-        let what = what(needed, &envelope.r#type);
+        let namespace = names::namespace(&envelope.r#type);
+        let what = if permissions.allow_in(namespace) {
+            let entry = types.get(envelope.r#type.as_str());
+            what(entry.map(|entry| needed(entry, &envelope.method).0), &envelope.r#type)
+        } else {
+            nothing_in(namespace)
+        };
         request.ticket.not_run(denied(&client.principal_name, &permissions, &what));
     }
 }
@@ -176,9 +209,10 @@ pub(crate) fn admit_subscription(
     entity_type: &str,
 ) -> Result<(), Problem> {
     let permissions = permissions(access, client, false)?;
-    if permissions.allow(Permission::Query, NAMESPACE, entity_type) {
+    if permissions.allow_on(Permission::Query, entity_type) {
         return Ok(());
     }
+    admit_to_namespace(access, &client.principal_name, &client.subjects, entity_type)?;
     let what = format!("follow channels of `{entity_type}`");
     Err(denied(&client.principal_name, &permissions, &what))
 }

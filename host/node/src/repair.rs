@@ -268,7 +268,7 @@ async fn types_without_component(
         let Ok(decoded) = rows::decode::<TypeRow>(row) else { continue };
         match state.get_blob(decoded.component_digest).await {
             Ok(Some(_)) => {}
-            Ok(None) | Err(StoreError::Corrupt(_)) => drop(without.insert(name.to_owned())),
+            Ok(None) | Err(StoreError::Corrupt(_)) => drop(without.insert(name.into_owned())),
             Err(error) => return Err(error.into()),
         }
     }

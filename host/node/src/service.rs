@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_codes::codes;
-use ostraca_wire::envelope::NAMESPACE;
+use ostraca_wire::envelope::unknown_namespace;
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
-use ostraca_wire::proto::{Methods, Problem, Subscribe};
+use ostraca_wire::proto::{Envelope, Methods, Problem, Subscribe};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
     SubscriptionEvent, TokenHolder, TokenRefused,
@@ -18,6 +18,7 @@ use ostraca_catalog::types::unknown_type;
 use ostraca_catalog::{AccessRefused, AccessRegistry, AuditLog};
 use ostraca_config::policy::ANONYMOUS;
 use ostraca_core::ids::ClusterId;
+use ostraca_core::names;
 use ostraca_gateway::Gateway;
 
 use crate::admission;
@@ -82,6 +83,7 @@ impl Service for ClientService {
         for request in batch.iter_mut() {
             // The principal comes from the certificate, regardless of the envelope.
             request.envelope.principal = session.client.principal_name.to_string();
+            resolve_namespace(&mut request.envelope);
         }
         let client = &*session.client;
         let types = gateway.types.snapshot();
@@ -101,15 +103,15 @@ impl Service for ClientService {
         admission::admit(&self.access, audit, client, &types, batch).await;
         gateway.accept(session.session, &types, batch);
         for request in batch.drain(..) {
-            let problem = unknown_type(&types, &request.envelope.r#type);
-            request.ticket.not_run(problem);
+            let name = &request.envelope.r#type;
+            request.ticket.not_run(unknown(gateway, name));
         }
     }
 
     async fn handle_subscription(
         &self,
         peer: &Arc<ClientInfo>,
-        request: Subscribe,
+        mut request: Subscribe,
     ) -> Result<mpsc::Receiver<SubscriptionEvent>, Problem> {
         let Some(ClientBackend { gateway, accepts_messages, .. }) = self.backend.get() else {
             return Err(node_starting());
@@ -117,14 +119,16 @@ impl Service for ClientService {
         if !accepts_messages {
             return Err(no_gateway());
         }
-        if !matches!(request.namespace.as_str(), "" | "default") {
-            let text = format!("unknown namespace `{}`", request.namespace);
-            return Err(problem(codes::INVALID_REQUEST, text, "use the namespace `default`"));
-        }
+        let namespace = std::mem::take(&mut request.namespace);
+        request.r#type = names::qualified(&namespace, &request.r#type).into_owned();
+        // Before anything that depends on whether the namespace or the type exists.
+        let subjects = &peer.subjects;
+        let principal = &peer.principal_name;
+        admission::admit_to_namespace(&self.access, principal, subjects, &request.r#type)?;
         // The type may just have been deployed through another node.
         gateway.types.wait(&request.r#type, TYPE_TIMEOUT).await;
         if !gateway.types.snapshot().contains_key(request.r#type.as_str()) {
-            return Err(unknown_type(&gateway.types.snapshot(), &request.r#type));
+            return Err(unknown(gateway, &request.r#type));
         }
         admission::admit_subscription(&self.access, peer, &request.r#type)?;
         gateway.subscribe(peer, request)
@@ -196,8 +200,7 @@ impl Service for ClientService {
         let types = gateway.types.snapshot();
         let wanted = types.values().filter(|it| name.is_none_or(|name| *it.name == *name));
         let permitted = wanted.filter(|it| {
-            permissions.allow_any(NAMESPACE, &it.name)
-                && it.manifest.access.allows(&peer.principal_name)
+            permissions.allow_any_on(&it.name) && it.manifest.access.allows(&peer.principal_name)
         });
         let mut listed: Vec<_> = permitted.map(|entry| describe_methods(entry)).collect();
         listed.sort_by(|one, other| one.r#type.cmp(&other.r#type));
@@ -206,6 +209,21 @@ impl Service for ClientService {
 
     fn access_changes(&self) -> Option<watch::Receiver<u64>> {
         Some(self.access.changes())
+    }
+
+    fn check_namespace(
+        &self,
+        principal: &str,
+        subjects: &[String],
+        entity_type: &str,
+    ) -> Result<(), Problem> {
+        match self.backend.get() {
+            None => Err(node_starting()),
+            Some(open) if open.gateway.types.get(entity_type).is_some() => Ok(()),
+            Some(_) => {
+                admission::admit_to_namespace(&self.access, principal, subjects, entity_type)
+            }
+        }
     }
 
     fn check_subscription(&self, peer: &ClientInfo, entity_type: &str) -> Result<(), Problem> {
@@ -218,6 +236,22 @@ impl Service for ClientService {
         };
         let permissions = admission::permissions(&self.access, peer, false)?;
         admin.check_upload(&peer.principal_name, &permissions, manifest)
+    }
+}
+
+/// Gives a message to a type of another namespace than `default` the type's name in the cluster.
+fn resolve_namespace(envelope: &mut Envelope) {
+    if !matches!(envelope.namespace.as_str(), "" | names::DEFAULT_NAMESPACE) {
+        let namespace = std::mem::take(&mut envelope.namespace);
+        envelope.r#type = names::qualified(&namespace, &envelope.r#type).into_owned();
+    }
+}
+
+/// The refusal of what names a type that is not deployed.
+fn unknown(gateway: &Gateway, name: &str) -> Problem {
+    match names::split(name) {
+        (namespace, _) if !gateway.types.has_namespace(namespace) => unknown_namespace(namespace),
+        _ => unknown_type(&gateway.types.snapshot(), name),
     }
 }
 

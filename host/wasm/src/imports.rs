@@ -89,13 +89,21 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     log(linker)
 }
 
+/// The type without the namespace that the cluster's name of it may begin with.
+fn local_name(entity_type: Arc<str>) -> Arc<str> {
+    match entity_type.split_once(':') {
+        None => entity_type,
+        Some((_, local)) => local.into(),
+    }
+}
+
 fn context(linker: &mut Linker<InstanceData>) -> Result<()> {
     let mut context = linker.instance("ostraca:entity/context@0.1.0")?;
     context.func_wrap("self-identity", |cx: Cx<'_>, (): ()| {
         let identity = cx.data().log.identity().clone();
         Ok((WitIdentity {
             namespace: identity.namespace,
-            entity_type: identity.entity_type,
+            entity_type: local_name(identity.entity_type),
             id: identity.id,
             revision: identity.revision,
         },))

@@ -145,7 +145,9 @@ pub(crate) fn check_target(
     let id =
         guest_text(cx, &target.id, &format!("{interface} was called with an id"), 1..=ID_LIMIT)?;
     let own = cx.data().log.identity().clone();
-    let names = own.entity_type.len() + own.id.len() + entity_type.len() + id.len();
+    // The target's type is in the same namespace, which is part of its name in the key.
+    let namespace = own.entity_type.split_once(':').map_or(0, |(namespace, _)| namespace.len() + 1);
+    let names = own.entity_type.len() + own.id.len() + namespace + entity_type.len() + id.len();
     if names > NAMES_LIMIT {
         return Err(HostTrap::InvalidHostCall(format!(
             "{interface} was called with types and ids of sender and target that total {names} bytes; the limit is {NAMES_LIMIT}"

@@ -18,8 +18,8 @@ use crate::outcome::wire_kind;
 use crate::problem;
 use crate::proto::{self, Envelope, Problem};
 
-/// The only namespace; an empty one means the same.
-pub const NAMESPACE: &str = "default";
+/// The namespace that every cluster has; an empty one means the same.
+pub use ostraca_core::names::DEFAULT_NAMESPACE as NAMESPACE;
 
 /// Limits on the timeout of a message, in milliseconds, so that no message is kept forever because its sender set no
 /// timeout.
@@ -85,17 +85,21 @@ pub trait TypeInfo {
     fn max_message(&self) -> u64;
 }
 
-/// Refuses a message to another namespace.
+/// Refuses a message whose namespace the gateway has not resolved, since the cluster does not have it.
 pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
     if matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
         return Ok(());
     }
-    let text =
-        format!("unknown namespace `{}`; this cluster has `{NAMESPACE}`", envelope.namespace);
-    Err(Problem {
-        help: "leave the namespace empty".into(),
-        ..problem(codes::UNKNOWN_NAMESPACE, text)
-    })
+    Err(unknown_namespace(&envelope.namespace))
+}
+
+/// The refusal of what names a namespace that the cluster does not have.
+#[must_use]
+pub fn unknown_namespace(namespace: &str) -> Problem {
+    Problem {
+        help: "`ostraca namespace list` lists the namespaces; without one, it is `default`".into(),
+        ..problem(codes::UNKNOWN_NAMESPACE, format!("unknown namespace `{namespace}`"))
+    }
 }
 
 /// The method that an envelope names, if the type has it and its sender may use it.

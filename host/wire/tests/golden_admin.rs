@@ -94,6 +94,7 @@ fn requests_about_the_cluster() {
             "ba011a0a050803120161120a0a01701201611a0201001a050804120162",
         ),
         (Request::ShardFigures(ShardFiguresRequest {}), "f20400"),
+        (Request::Namespaces(NamespacesRequest { create: "n".into() }), "d205030a016e"),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),
         (

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
+use ostraca_core::names;
 use ostraca_core::records::{DelayedTell, GuestReply, JournalExtent, Timer};
 use ostraca_core::shard::{
     CallDigest, Channels, Emit, Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason,
@@ -68,7 +69,10 @@ pub(crate) fn stop_reason(reason: StopReason) -> ostraca_wasm::StopReason {
 #[must_use]
 pub fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> EntityIdentity {
     EntityIdentity {
-        namespace: shard.namespace,
+        namespace: match names::namespace(&entity.entity_type) {
+            names::DEFAULT_NAMESPACE => shard.namespace,
+            other => other.into(),
+        },
         entity_type: entity.entity_type.clone(),
         id: entity.id.clone(),
         revision,
@@ -89,7 +93,7 @@ pub(crate) fn message_context(
         session: u128::from_be_bytes(message.id.session.0),
         sequence: message.id.sequence,
         kind: guest_kind(message.kind),
-        principal: message.context.principal.clone(),
+        principal: guest_principal(&message.context.principal),
         content_type: message.context.content_type.clone(),
         traceparent: traceparent.clone(),
         tracestate: message.context.tracestate.clone(),
@@ -103,6 +107,14 @@ pub(crate) fn message_context(
         },
         records,
     })
+}
+
+/// A sender as a guest sees it: entities without their namespace, which is the guest's own.
+fn guest_principal(principal: &Arc<str>) -> Arc<str> {
+    match principal.strip_prefix("entity/").and_then(|name| name.split_once(names::SEPARATOR)) {
+        None => principal.clone(),
+        Some((_, local)) => format!("entity/{local}").into(),
+    }
 }
 
 /// The clock and randomness of a start or stop hook, which handles no message.
@@ -149,10 +161,10 @@ pub fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
     }
 }
 
-/// Converts a guest's ask for the shard's machine.
-pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
+/// Converts an ask of a guest of the type `own` for the shard's machine.
+pub(crate) fn new_ask(own: &str, ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
     NewAsk {
-        target: Entity { entity_type: ask.entity_type, id: ask.id },
+        target: Entity { entity_type: names::beside(own, ask.entity_type), id: ask.id },
         method: ask.method,
         body: ask.body,
         content_type: ask.content_type,
@@ -185,14 +197,15 @@ pub(crate) fn ask_answer(outcome: Outcome) -> AskAnswer {
 }
 
 /// Converts a tell of a turn that reads this time and has this trace.
-fn new_tell(tell: GuestTell, traceparent: &Arc<str>, utc_ms: u64) -> NewTell {
+fn new_tell(tell: GuestTell, origin: &TurnOrigin) -> NewTell {
+    let TurnOrigin { traceparent, utc_ms, .. } = origin;
     NewTell {
-        target: Entity { entity_type: tell.entity_type, id: tell.id },
+        target: origin.target(tell.entity_type, tell.id),
         method: tell.method,
         body: tell.body,
         content_type: tell.content_type,
         traceparent: traceparent.clone(),
-        utc_ms,
+        utc_ms: *utc_ms,
     }
 }
 
@@ -239,7 +252,7 @@ fn guest_tell(timer: &Timer) -> Option<GuestTell> {
     delayed_tell_name(&timer.name)?;
     let tell = delayed_tell(timer).ok().flatten();
     Some(tell.map_or_else(GuestTell::default, |tell| GuestTell {
-        entity_type: tell.target.entity_type,
+        entity_type: names::local(tell.target.entity_type),
         id: tell.target.id,
         method: tell.method,
         body: tell.body,
@@ -251,7 +264,7 @@ fn timer_change(change: ostraca_wasm::TimerChange, origin: &TurnOrigin) -> Timer
     match change {
         ostraca_wasm::TimerChange::SetTell { name, due, tell } => {
             let tell = DelayedTell {
-                target: Entity { entity_type: tell.entity_type, id: tell.id },
+                target: origin.target(tell.entity_type, tell.id),
                 method: tell.method,
                 body: tell.body,
                 content_type: tell.content_type,
@@ -290,13 +303,21 @@ pub(crate) fn timer_firing(
     (firing, values)
 }
 
-/// The trace and the time of a turn, which its tells inherit.
+/// The type of a turn's entity, in whose namespace its tells are, and the turn's trace and time, which they inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnOrigin {
+    pub(crate) entity_type: Arc<str>,
     pub(crate) traceparent: Arc<str>,
     /// `None` if nothing is traced.
     pub(crate) tracestate: Option<Arc<str>>,
     pub(crate) utc_ms: u64,
+}
+
+impl TurnOrigin {
+    /// An entity that a guest of the turn names.
+    fn target(&self, entity_type: Arc<str>, id: Arc<str>) -> Entity {
+        Entity { entity_type: names::beside(&self.entity_type, entity_type), id }
+    }
 }
 
 /// Converts a turn's changes to the journal for the shard's machine.
@@ -323,11 +344,7 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
         result,
         writes: turn.writes,
         timers: turn.timers.into_iter().map(|change| timer_change(change, origin)).collect(),
-        tells: turn
-            .tells
-            .into_iter()
-            .map(|tell| new_tell(tell, &origin.traceparent, origin.utc_ms))
-            .collect(),
+        tells: turn.tells.into_iter().map(|tell| new_tell(tell, origin)).collect(),
         journal: journal_change(turn.journal),
         emits: turn
             .emits

@@ -1,8 +1,9 @@
 use bytes::Bytes;
 use ostraca_wire::proto::{
-    ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, NewPool,
-    PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, Rollout, ShardAtNode,
-    ShardRange, UndeployRequest, Variable, VariableKind, VariableName, VariablesRequest,
+    ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, NamespacesRequest,
+    NewPool, PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, Rollout,
+    ShardAtNode, ShardRange, UndeployRequest, Variable, VariableKind, VariableName,
+    VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -73,6 +74,8 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::RebalancePlan, "nothing"),
         (Op::Pools(PoolsRequest::default()), "nothing"),
         (Op::Pools(PoolsRequest { create: new_pool }), "pool create|orders|8 shards"),
+        (Op::Namespaces(NamespacesRequest::default()), "nothing"),
+        (Op::Namespaces(NamespacesRequest { create: "acme".into() }), "namespace create|acme|"),
         (Op::Placement(PlacementRequest::default()), "nothing"),
         (
             Op::Placement(PlacementRequest { pins: pins.clone(), ..Default::default() }),

@@ -2,9 +2,9 @@ use bytes::Bytes;
 use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
-    EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest, NewPool,
-    PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, ShardAtNode, ShardsRequest,
-    UndeployRequest, Variable, VariablesRequest,
+    EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
+    NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest,
+    ShardAtNode, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -155,6 +155,12 @@ fn each_request_is_for_exactly_these_roles() {
         (
             "a new pool",
             AdminOperation::Pools(PoolsRequest { create: Some(NewPool::default()) }),
+            "on",
+        ),
+        ("namespaces", AdminOperation::Namespaces(NamespacesRequest::default()), "odvn"),
+        (
+            "a new namespace",
+            AdminOperation::Namespaces(NamespacesRequest { create: "acme".into() }),
             "on",
         ),
         ("placement", AdminOperation::Placement(PlacementRequest::default()), "odvn"),

@@ -144,7 +144,7 @@ async fn invalid_type_rows_and_components_are_shown_as_broken() {
     let stranger = StoredRow { key: rows::type_key("stranger"), ..row(3, "hollow", 1, digest) };
     loader.on_row_changed(stranger);
     loader.on_row_changed(StoredRow {
-        key: "types/elsewhere/x".into(),
+        key: "types/Elsewhere/x".into(),
         ..row(4, "hollow", 1, digest)
     });
     assert!(types.wait_until_loaded(LONG).await);

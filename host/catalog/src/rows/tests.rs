@@ -230,9 +230,17 @@ fn row_keys_and_their_texts_map_one_to_one() {
         let row = stored(other, Bytes::from_static(&[1]));
         assert_eq!(decode_row(&row).expect("not ours"), None);
     }
-    assert_eq!(type_name(&type_key("counter")), Some("counter"));
-    assert_eq!(type_name("types/default/"), None);
-    assert_eq!(type_name("types/other/counter"), None);
+    for (name, key) in
+        [("counter", "types/default/counter"), ("acme:counter", "types/acme/counter")]
+    {
+        assert_eq!(type_key(name), key);
+        assert_eq!(type_name(key).as_deref(), Some(name));
+        assert_eq!(binding_type(&binding_key(name)).as_deref(), Some(name));
+        assert_eq!(variables_type(&variables_key(name)).as_deref(), Some(name));
+    }
+    for other in ["types/default/", "types/Other/counter", "types/default/a:b", "types/a/b/c"] {
+        assert_eq!(type_name(other), None, "{other}");
+    }
 }
 
 /// A node's row as a later release may have it: with one field that may be ignored, and one that may not.

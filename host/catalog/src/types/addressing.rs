@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ostraca_codes::codes;
 use ostraca_config::user_file::closest_name;
 use ostraca_core::message::MessageKind;
+use ostraca_core::names;
 use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{Envelope, Problem};
@@ -59,7 +60,10 @@ impl TypeInfo for DeployedType {
 
 /// The refusal of a message or a request to a type that is not deployed, with the most similar name.
 pub fn unknown_type(types: &TypeTable, name: &str) -> Problem {
-    let near = closest_name(name, types.keys().map(|known| &**known));
+    // Senders see nothing of other namespaces.
+    let namespace = names::namespace(name);
+    let known = types.keys().map(|known| &**known);
+    let near = closest_name(name, known.filter(|known| names::namespace(known) == namespace));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`ostraca deployments` lists the deployed types".into(),

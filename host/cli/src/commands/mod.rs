@@ -34,6 +34,7 @@ pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod methods;
+pub(crate) mod namespaces;
 pub(crate) mod new;
 pub(crate) mod nodes;
 mod phrases;

@@ -227,6 +227,9 @@ pub(super) fn command_line(
     if let Some(profile) = &global.profile {
         parts.extend(["--profile".into(), quote::shell_quote(&profile.display().to_string())]);
     }
+    if let Some(namespace) = &global.namespace {
+        parts.extend(["--namespace".into(), quote::shell_quote(namespace)]);
+    }
     let named = [entity, method].into_iter().filter(|part| !part.is_empty());
     parts.extend(named.map(quote::shell_quote));
     parts.extend(body.map(|body| quote::shell_quote(&String::from_utf8_lossy(body))));

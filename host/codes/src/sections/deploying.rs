@@ -67,7 +67,7 @@ section! {
         NOT_SUPPORTED_YET = "not-supported-yet" {
             retry: No,
             exit: 2,
-            happened: "The manifest or the configuration uses a feature that this release does not support: a grant of `topics`, or another namespace.",
+            happened: "The manifest or the configuration uses a feature that this release does not support: a grant of `topics`, or another namespace in a node's configuration.",
             help: "Leave it out.",
         }
         NOT_WASM = "not-wasm" {

@@ -76,8 +76,8 @@ section! {
         }
         UNKNOWN_NAMESPACE = "unknown-namespace" {
             retry: No,
-            happened: "This release has only the namespace `default`.",
-            help: "Leave the namespace empty.",
+            happened: "The cluster has no namespace of that name.",
+            help: "`ostraca namespace list` lists the namespaces. Without one, a type is in `default`.",
         }
         UNKNOWN_TYPE = "unknown-type" {
             retry: No,

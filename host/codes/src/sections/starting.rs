@@ -206,6 +206,18 @@ section! {
             happened: "Shards were not moved in time. Those that are being handed off still move; no others do.",
             help: "Repeat the command. `ostraca events` shows why hand-offs failed; `ostraca shards pin` moves shards as soon as they can move.",
         }
+        INVALID_NAMESPACE = "invalid-namespace" {
+            retry: No,
+            exit: 2,
+            happened: "A namespace cannot have this name.",
+            help: "Use 1 to 32 lower-case letters, digits and `-`, and begin with a letter.",
+        }
+        TOO_MANY_NAMESPACES = "too-many-namespaces" {
+            retry: No,
+            exit: 2,
+            happened: "The cluster has 1,000 namespaces beside `default`.",
+            help: "Use another cluster for further tenants.",
+        }
         POOL_IMMUTABLE = "pool-immutable" {
             retry: No,
             happened: "The cluster has a pool with this name that differs. A pool never changes: the shards of its entities depend on it (R23).",

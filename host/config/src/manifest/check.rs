@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::names;
 use ostraca_core::shard::OnFailure;
 
-use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES};
+use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES, in_namespace};
 use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::policy::check_principal_pattern;
 use crate::user_file::{SourceText, units};
@@ -58,6 +59,10 @@ pub(super) fn manifest(
     required(input, "type", &file.entity_type, "type = \"counter\"")?;
     required(input, "component", &file.component, "component = \"target/ostraca/counter.wasm\"")?;
     name(input, "type", &file.entity_type)?;
+    if !file.namespace.is_empty() {
+        names::check_namespace(&file.namespace)
+            .map_err(|why| input.at(&["namespace"], format!("the namespace {why}"), None))?;
+    }
     name(input, "pool", &file.pool)?;
     let shard_key =
         ShardKeyRule::parse(&file.shard_key).map_err(|why| input.at(&["shard-key"], why, None))?;
@@ -121,8 +126,9 @@ pub(super) fn manifest(
         check_commit(input, &limits)?;
     }
     access(input, &file.access.send)?;
+    let send = file.access.send.into_iter().map(|it| in_namespace(&file.namespace, it)).collect();
     Ok(Manifest {
-        entity_type: file.entity_type,
+        entity_type: names::qualified(&file.namespace, &file.entity_type).into_owned(),
         component: file.component,
         pool: file.pool,
         shard_key,
@@ -142,7 +148,7 @@ pub(super) fn manifest(
             secrets: file.grants.secrets,
             settings: file.grants.settings,
         },
-        access: Access { send: file.access.send },
+        access: Access { send },
     })
 }
 

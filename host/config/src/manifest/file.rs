@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::names;
 use ostraca_core::shard::OnFailure;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,9 @@ fn is_restart(strategy: &str) -> bool {
 pub(super) struct ManifestFile {
     #[serde(rename = "type")]
     pub(super) entity_type: String,
+    /// Not written for `default`: older nodes do not know the key.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) namespace: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) component: String,
     pub(super) pool: String,
@@ -147,6 +151,7 @@ impl Default for ManifestFile {
     fn default() -> Self {
         Self {
             entity_type: String::new(),
+            namespace: String::new(),
             component: String::new(),
             pool: "default".into(),
             shard_key: "id".into(),
@@ -220,11 +225,37 @@ impl Default for AccessSection {
     }
 }
 
+/// What the principals of entities begin with.
+const ENTITY: &str = "entity/";
+
+/// A pattern of senders, as the cluster names entities: those that a manifest names are of its own namespace.
+pub(super) fn in_namespace(namespace: &str, rule: String) -> String {
+    match rule.strip_prefix(ENTITY) {
+        Some(local) => format!("{ENTITY}{}", names::qualified(namespace, local)),
+        None => rule,
+    }
+}
+
+/// The reverse of [`in_namespace`].
+fn as_written(namespace: &str, rule: String) -> String {
+    let qualifier = names::qualified(namespace, "");
+    match rule.strip_prefix(ENTITY).and_then(|name| name.strip_prefix(&*qualifier)) {
+        Some(local) => format!("{ENTITY}{local}"),
+        None => rule,
+    }
+}
+
 impl ManifestFile {
     pub(super) fn from_manifest(from: Manifest) -> Self {
         let limits = from.limits;
+        let (namespace, local) = match from.entity_type.split_once(names::SEPARATOR) {
+            Some((namespace, local)) => (namespace.to_owned(), local.to_owned()),
+            None => (String::new(), from.entity_type),
+        };
+        let send = from.access.send.into_iter().map(|rule| as_written(&namespace, rule)).collect();
         Self {
-            entity_type: from.entity_type,
+            entity_type: local,
+            namespace,
             component: from.component,
             pool: from.pool,
             shard_key: match from.shard_key {
@@ -281,7 +312,7 @@ impl ManifestFile {
                 settings: from.grants.settings,
                 ..GrantsSection::default()
             },
-            access: AccessSection { send: from.access.send },
+            access: AccessSection { send },
         }
     }
 

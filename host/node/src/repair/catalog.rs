@@ -5,6 +5,7 @@
 //! removed: without them, shards are where the strategy wants them.
 
 use ostraca_catalog::Error;
+use ostraca_catalog::namespaces::{NamespaceRow, namespace_name};
 use ostraca_catalog::placement::{PinsRow, PlacementRow, placed_pool};
 use ostraca_catalog::pool::PoolsRow;
 use ostraca_catalog::rows::{
@@ -19,7 +20,6 @@ use ostraca_store::{CompareAndSet, StoredRow};
 
 use super::contradiction::{ContradictionKind, Findings, RESTORE, Remedy};
 use super::snapshot::{HIGHEST, Snapshot};
-use super::types::binding_type;
 
 /// Checks these rows, except those of types and bindings.
 ///
@@ -36,7 +36,7 @@ pub(super) fn check(snapshot: &Snapshot, findings: &mut Findings) -> Result<(), 
     for row in &snapshot.others {
         if row.key == rows::stores_key() {
             check_stores(snapshot, row, findings)?;
-        } else if rows::type_name(&row.key).is_none() && binding_type(&row.key).is_none() {
+        } else if rows::type_name(&row.key).is_none() && rows::binding_type(&row.key).is_none() {
             check_other(snapshot, row, findings)?;
         }
     }
@@ -93,6 +93,10 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
         key if rows::parse_audit_key(key).is_some() => {
             let help = "restore a backup: until then, operators' changes are refused";
             snapshot.contents::<AuditRow>(row, help, findings, |_| Ok(())).map(drop)
+        }
+        key if namespace_name(key).is_some() => {
+            let help = "restore a backup";
+            snapshot.contents::<NamespaceRow>(row, help, findings, |_| Ok(())).map(drop)
         }
         key if rows::variables_type(key).is_some() => {
             let help = "set the type's secrets and settings again, after a backup was restored";

@@ -22,19 +22,13 @@ pub(super) fn check(snapshot: &Snapshot, findings: &mut Findings) -> Result<bool
     let mut types = Vec::new();
     for row in &snapshot.others {
         if let Some(name) = rows::type_name(&row.key) {
-            let usable = check_type(snapshot, row, name, findings)?;
-            types.extend(usable.map(|manifest| (name.to_owned(), manifest)));
+            let usable = check_type(snapshot, row, &name, findings)?;
+            types.extend(usable.map(|manifest| (name.into_owned(), manifest)));
         }
     }
     let pools_are_complete = check_bindings(snapshot, &types, findings)?;
     check_entities(snapshot, findings)?;
     Ok(pools_are_complete)
-}
-
-/// The type whose binding has this key.
-pub(super) fn binding_type(key: &str) -> Option<&str> {
-    key.strip_prefix(rows::binding_key("").as_str())
-        .filter(|name| !name.is_empty() && !name.contains('/'))
 }
 
 /// Checks a deployed type. Returns its manifest.
@@ -131,11 +125,11 @@ fn check_bindings(
     // Types whose pool cannot be determined, since neither the type's row nor its binding can be used.
     let mut unknown =
         snapshot.others.iter().filter_map(|row| rows::type_name(&row.key)).any(|name| {
-            !deployed.contains(name) && snapshot.other(&rows::binding_key(name)).is_none()
+            !deployed.contains(&*name) && snapshot.other(&rows::binding_key(&name)).is_none()
         });
     for row in &snapshot.others {
-        let Some(name) = binding_type(&row.key) else { continue };
-        if deployed.contains(name) {
+        let Some(name) = rows::binding_type(&row.key) else { continue };
+        if deployed.contains(&*name) {
             continue;
         }
         match snapshot.read::<BindingRow>(row)? {

@@ -104,6 +104,8 @@ pub enum AdminOperation {
     ShardFigures,
     /// Lists the pools, perhaps after one is created.
     Pools(proto::PoolsRequest),
+    /// Lists the namespaces, perhaps after one is created.
+    Namespaces(proto::NamespacesRequest),
     /// Show or replace the policy.
     Policy(proto::PolicyRequest),
     /// Show what operators have asked for.
@@ -171,6 +173,8 @@ pub enum AdminOutput {
     ShardFigures(proto::ShardStatistics),
     /// The pools.
     Pools(proto::Pools),
+    /// The namespaces; sent in pages.
+    Namespaces(Vec<proto::NamespaceInfo>),
     /// The policy in force.
     Policy(proto::PolicyState),
     /// What operators have asked for; sent in pages.
@@ -285,6 +289,7 @@ fn operation(request: Request) -> Result<AdminOperation, Problem> {
         Request::Placement(request) => placement(request),
         Request::ShardFigures(_) => Ok(AdminOperation::ShardFigures),
         Request::Pools(request) => pools(request),
+        Request::Namespaces(request) => namespaces(request),
         Request::Policy(request) => Ok(AdminOperation::Policy(request)),
         Request::Revocations(request) => revocations(request),
         Request::Variables(request) => variables(request),
@@ -454,6 +459,13 @@ fn placement(request: proto::PlacementRequest) -> Result<AdminOperation, Problem
         return Err(invalid_request("a shard moves to a node: name one".into()));
     }
     Ok(AdminOperation::Placement(request))
+}
+
+fn namespaces(request: proto::NamespacesRequest) -> Result<AdminOperation, Problem> {
+    if request.create.len() > SETTING {
+        return Err(invalid_request(format!("the name is longer than {SETTING} bytes")));
+    }
+    Ok(AdminOperation::Namespaces(request))
 }
 
 fn pools(request: proto::PoolsRequest) -> Result<AdminOperation, Problem> {
@@ -647,6 +659,9 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Placement(state)) => one(Response::Placement(state)),
         Ok(AdminOutput::Pools(pools)) => one(Response::Pools(pools)),
+        Ok(AdminOutput::Namespaces(all)) => {
+            pages(&all, most, |namespaces| Response::Namespaces(proto::Namespaces { namespaces }))
+        }
         Ok(AdminOutput::Policy(state)) => one(Response::Policy(state)),
         Ok(AdminOutput::Audit(all)) => {
             pages(&all, most, |entries| Response::Audit(proto::AuditLog { entries }))

@@ -129,6 +129,22 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
+    /// Checks whether a client may do something in the namespace of a type that is not deployed: if not, it must not
+    /// learn that it is not.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    fn check_namespace(
+        &self,
+        principal: &str,
+        subjects: &[String],
+        entity_type: &str,
+    ) -> Result<(), Problem> {
+        let _ = (principal, subjects, entity_type);
+        Ok(())
+    }
+
     /// Checks whether a client may get the next items of a subscription.
     ///
     /// # Errors

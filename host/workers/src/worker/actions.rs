@@ -373,7 +373,8 @@ impl Worker {
             .after_commits(self.flush_gate.clone());
         let identity = guest_types::identity(shard, &entity, revision);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
-        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
+        let entity_type = entity.entity_type.clone();
+        let origin = TurnOrigin { entity_type, utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let work =
             if matches!(first, FirstTurn::Migrate(_)) { Work::Migration } else { Work::Start };
         let figures = self.figures.of(&entity.entity_type, &work);
@@ -459,7 +460,8 @@ impl Worker {
         let context =
             guest_types::message_context(&message, &traceparent, version, now, key, records);
         let tracestate = span.is_some().then(|| message.context.tracestate.clone());
-        let origin = TurnOrigin { traceparent, tracestate, utc_ms: message.context.utc_ms };
+        let (entity_type, utc_ms) = (message.target.entity_type.clone(), message.context.utc_ms);
+        let origin = TurnOrigin { entity_type, traceparent, tracestate, utc_ms };
         // A command runs even if its reply is not awaited any more.
         let waiting = self.pending_replies.get(&message.reply_token);
         let charge = waiting.map(|waiting| waiting.charge.clone());
@@ -508,7 +510,8 @@ impl Worker {
         let figures = self.figures.of(&entity.entity_type, &Work::Timer);
         let key = self.deps.random_key.get();
         let (firing, values) = guest_types::timer_firing(&entity, firing, key);
-        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
+        let entity_type = entity.entity_type.clone();
+        let origin = TurnOrigin { entity_type, utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let firing = contained(&self.deps.stats, async move {
             let began = Instant::now();
             let result = Box::new(instance.timer(&firing, values, records).await);
@@ -537,7 +540,8 @@ impl Worker {
         let figures = self.figures.of(&entity.entity_type, &Work::Stop);
         let reason = guest_types::stop_reason(reason);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
-        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
+        let entity_type = entity.entity_type.clone();
+        let origin = TurnOrigin { entity_type, utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let stopping = contained(&self.deps.stats, async move {
             let began = Instant::now();
             let result = Box::new(instance.stop(reason, values, records).await);

@@ -35,7 +35,7 @@ struct TurnAsks {
 impl AskSink for TurnAsks {
     fn ask(&self, place: u32, ask: GuestAsk, reply: AskReply) {
         let Self { id, generation, asks, .. } = self;
-        let ask = guest_types::new_ask(ask, self.traceparent.clone());
+        let ask = guest_types::new_ask(&self.entity.entity_type, ask, self.traceparent.clone());
         let (id, entity, generation) = (*id, self.entity.clone(), *generation);
         // If the worker has ended, `reply` is dropped and the turn fails as interrupted.
         let _ = asks.send(StartedAsk { id, entity, generation, place, ask, reply });
