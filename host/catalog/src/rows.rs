@@ -593,7 +593,8 @@ pub fn binding_type(key: &str) -> Option<Cow<'_, str>> {
     type_at(key.strip_prefix(BINDINGS)?)
 }
 
-const BINDINGS: &str = "bindings/";
+/// What the keys of all bindings start with.
+pub const BINDINGS: &str = "bindings/";
 const TYPES: &str = "types/";
 
 /// A type in the keys of rows: `<namespace>/<type>`.

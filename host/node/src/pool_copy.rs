@@ -214,9 +214,8 @@ async fn shard_keys(
     from: &str,
 ) -> Result<BTreeMap<String, ShardKeyRule>, NodeError> {
     let mut keys = BTreeMap::new();
-    let prefix = rows::binding_key("");
-    for stored in store.list(&prefix).await?.0 {
-        let Some(name) = stored.key.strip_prefix(&prefix) else { continue };
+    for stored in store.list(rows::BINDINGS).await?.0 {
+        let Some(name) = rows::binding_type(&stored.key) else { continue };
         let bound: BindingRow = rows::decode(&stored)?;
         // The copy itself decides when the pool's name stands for the other one.
         let home = match pools.get(from) {
@@ -224,7 +223,7 @@ async fn shard_keys(
             _ => pools.home(&bound.pool),
         };
         if home.is_some_and(|pool| pool.name == from) {
-            keys.insert(name.to_owned(), bound.shard_key);
+            keys.insert(name.into_owned(), bound.shard_key);
         }
     }
     Ok(keys)

@@ -75,8 +75,10 @@ async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
         hash: "murmur3_x86_32".into(),
         extensions: extensions(),
     };
-    set(&store, &rows::binding_key("counter"), &bound).await;
-    set(&store, &rows::type_key("counter"), &type_row(None)).await;
+    for name in ["counter", "acme:counter"] {
+        set(&store, &rows::binding_key(name), &bound).await;
+        set(&store, &rows::type_key(name), &type_row(None)).await;
+    }
     for number in 0..20 {
         add(&store, &Entity::new("counter", format!("c{number}")), number).await;
     }
@@ -160,19 +162,26 @@ async fn count(store: &MemoryStore, pool: &str) -> usize {
 #[tokio::test]
 async fn m1_a_copied_pool_takes_its_types_along() {
     let (store, stores) = stopped().await;
+    // A type of a namespace comes along, too.
+    add(&store, &Entity::new("acme:counter", "c0"), 90).await;
     let copied = run(&stores, "default", "wide").await.expect("copied");
-    let of_counter =
-        CopiedType { name: "counter".into(), entities: 20, records: 0, bytes: 20 * 256 };
-    assert_eq!((copied.types, copied.was_done), (vec![of_counter], false));
+    let of_type = |name: &str, entities| CopiedType {
+        name: name.into(),
+        entities,
+        records: 0,
+        bytes: entities * 256,
+    };
+    let types = vec![of_type("acme:counter", 1), of_type("counter", 20)];
+    assert_eq!((copied.types, copied.was_done), (types, false));
     let pools = pools_of(&store).await;
     let home = pools.home("default").expect("a pool");
     assert_eq!((home.name.as_str(), home.is_closed()), ("wide", false));
-    assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 20));
+    assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 21));
     let again = run(&stores, "default", "wide").await.expect("nothing to do");
     assert!(again.was_done && again.types.is_empty());
     // Types that are bound to the first pool by name are copied along with those of the second.
     run(&stores, "wide", "other").await.expect("copied");
-    assert_eq!((count(&store, "wide").await, count(&store, "other").await), (0, 20));
+    assert_eq!((count(&store, "wide").await, count(&store, "other").await), (0, 21));
 }
 
 #[tokio::test]
