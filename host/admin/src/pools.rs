@@ -124,12 +124,6 @@ impl AdminService {
         let pools = self.gateway.pools.get();
         pools.home(name).cloned().ok_or_else(|| unknown_pool(&pools, name))
     }
-
-    /// The pool with this name.
-    pub(super) fn pool(&self, name: &str) -> Result<Pool, Problem> {
-        let pools = self.gateway.pools.get();
-        pools.get(name).cloned().ok_or_else(|| unknown_pool(&pools, name))
-    }
 }
 
 pub(super) fn unknown_pool(pools: &Pools, name: &str) -> Problem {
