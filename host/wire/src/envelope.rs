@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
+use ostraca_core::names;
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
     ASK_NOTE, Ask, AskNote, ChannelRead, EntityCopy, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand,
@@ -113,6 +114,9 @@ pub fn resolve_method<T: TypeInfo>(
     envelope: &Envelope,
 ) -> Result<(Arc<str>, MessageKind), Problem> {
     let name = entry.name();
+    if sending_type(envelope).is_some_and(|it| names::namespace(it) != names::namespace(name)) {
+        return Err(access_denied(name, principal));
+    }
     if let Some(method) = nodes_method(envelope) {
         return Ok((method.into(), MessageKind::Query));
     }
@@ -201,6 +205,15 @@ fn kind_name(kind: MessageKind) -> &'static str {
 #[must_use]
 pub fn entity_principal(entity_type: &str) -> String {
     format!("entity/{entity_type}")
+}
+
+/// The type of the entity that sends the message. What an imported entity has in its outbox may name any target.
+fn sending_type(envelope: &Envelope) -> Option<&str> {
+    match (&envelope.sender, envelope.ask_chain.last()) {
+        (Some(sender), _) => Some(&sender.r#type),
+        (None, Some(asker)) => asker.split('/').next(),
+        (None, None) => None,
+    }
 }
 
 /// The method, if the envelope is a query between shards: about the first tell that a sending entity may still send
@@ -466,6 +479,58 @@ mod tests {
             let mut envelope = Envelope { remaining_ms: named, ..Envelope::default() };
             deadlines.apply(&mut envelope);
             assert_eq!(envelope.remaining_ms, bounded, "{named}");
+        }
+    }
+
+    /// A type with one command, to which everybody may send.
+    struct Open(Arc<str>, (Arc<str>, MessageKind));
+
+    impl TypeInfo for Open {
+        fn name(&self) -> &Arc<str> {
+            &self.0
+        }
+
+        fn admits(&self, _: &str) -> bool {
+            true
+        }
+
+        fn method(&self, _: &str) -> Option<&(Arc<str>, MessageKind)> {
+            Some(&self.1)
+        }
+
+        fn unknown_method(&self, _: &str) -> Problem {
+            Problem::default()
+        }
+
+        fn max_message(&self) -> u64 {
+            1_000
+        }
+    }
+
+    #[test]
+    fn an_entity_sends_only_within_its_namespace() {
+        let sent = |by: &str, to: &str| {
+            let target = Open(to.into(), ("add".into(), MessageKind::Command));
+            let (own, other) = (Entity::new(by, "a"), Entity::new(to, "b"));
+            let told = Envelope { method: "add".into(), ..Envelope::between(&own, &other, 1, 1) };
+            let asked = Envelope {
+                ask_chain: vec![own.to_string()],
+                r#type: to.into(),
+                method: "add".into(),
+                ..Envelope::default()
+            };
+            let first = Envelope { method: FIRST_TELL.into(), ..told.clone() };
+            [told, asked, first].map(|it| {
+                let refused = resolve_method(&target, "entity/x", &it).err();
+                refused.map(|problem| problem.code)
+            })
+        };
+        let denied = || Some(codes::ACCESS_DENIED.to_string());
+        for (by, to) in [("cart", "counter"), ("acme:cart", "acme:counter")] {
+            assert_eq!(sent(by, to), [None, None, None], "{by} to {to}");
+        }
+        for (by, to) in [("cart", "acme:cart"), ("acme:cart", "cart"), ("evil:cart", "acme:cart")] {
+            assert_eq!(sent(by, to), [denied(), denied(), denied()], "{by} to {to}");
         }
     }
 }
