@@ -34,6 +34,7 @@ use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
 use ostraca_core::codec::CodecError;
 use ostraca_core::names;
+use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
@@ -103,10 +104,7 @@ impl Deployer {
         let manifest = Manifest::parse(text, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
-        let pools = self.pools.get();
-        if pools.get(&manifest.pool).is_none() {
-            return Err(unknown_pool(&pools, &manifest.pool));
-        }
+        check_pool(&self.pools.get(), &manifest)?;
         self.check_ceilings(&manifest)?;
         Ok(manifest)
     }
@@ -456,6 +454,23 @@ impl Deployer {
         }
         self.loader.on_row_changed(now);
         Err(changed(&kind, row.revision, expected))
+    }
+}
+
+/// Refuses a pool that the cluster does not have, or that is for others: a tenant's types are in the pool `default`, or
+/// in the one with the name of their namespace. Tenants do not learn which pools there are beside these.
+fn check_pool(pools: &Pools, manifest: &Manifest) -> Result<(), Problem> {
+    let (namespace, pool) = (names::namespace(&manifest.entity_type), manifest.pool.as_str());
+    let is_tenant = namespace != names::DEFAULT_NAMESPACE;
+    let may_use = !is_tenant || [DEFAULT_POOL, namespace].contains(&pool);
+    match pools.get(pool) {
+        Some(_) if may_use => Ok(()),
+        _ if is_tenant => {
+            let text = format!("the namespace `{namespace}` has no pool `{pool}`");
+            let help = "leave out `pool`, or name the pool with the namespace's name if an operator has created it";
+            Err(problem(codes::UNKNOWN_POOL, text, help))
+        }
+        _ => Err(unknown_pool(pools, pool)),
     }
 }
 

@@ -257,7 +257,13 @@ impl AdminService {
             }
             AdminOperation::Node => Ok(AdminOutput::Node(self.status.node_info())),
             AdminOperation::Status => Ok(AdminOutput::Status(Box::new(self.status.now(gateway)))),
-            AdminOperation::Nodes => Ok(AdminOutput::Nodes(self.nodes(gateway))),
+            AdminOperation::Nodes => {
+                let mut nodes = self.nodes(gateway);
+                if !permissions.allow_everywhere(Permission::View) {
+                    listing::hide_pools(&mut nodes);
+                }
+                Ok(AdminOutput::Nodes(nodes))
+            }
             AdminOperation::Shards(request) => self.shards(&request),
             AdminOperation::Entities(request) => self.entities(gateway, request).await,
             AdminOperation::Inspect(request) => self.inspect(gateway, request).await,

@@ -9,7 +9,7 @@ use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
 use ostraca_core::names;
-use ostraca_core::pools::Pools;
+use ostraca_core::pools::{HOST_ROLE, HOST_ROLE_PREFIX, Pools};
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::{permanent_problem as problem, wire_kind};
@@ -121,6 +121,17 @@ impl AdminService {
             }
         });
         Ok(AdminOutput::Shards(shards.collect()))
+    }
+}
+
+/// Shows only that a node is a host, not of which pools: their names may be those of tenants.
+pub(super) fn hide_pools(nodes: &mut Nodes) {
+    for node in &mut nodes.nodes {
+        let before = node.roles.len();
+        node.roles.retain(|role| role != HOST_ROLE && !role.starts_with(HOST_ROLE_PREFIX));
+        if node.roles.len() < before {
+            node.roles.push(HOST_ROLE.into());
+        }
     }
 }
 
