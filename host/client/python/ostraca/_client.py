@@ -19,6 +19,7 @@ class Client:
     - ``addresses``: of one or several nodes, such as ``http://127.0.0.1:7480``. A call that fails at one tries the next.
     - ``token``: names the caller; or a function, perhaps asynchronous, that returns the current one.
     - ``timeout``: how long a call waits for its outcome, with all retries, in seconds.
+    - ``namespace``: of the entities' types.
     - ``verify``: certificates to trust, instead of the system's.
     """
 
@@ -28,15 +29,17 @@ class Client:
         *,
         token: Token | None = None,
         timeout: float = 10.0,
+        namespace: str = "default",
         verify: ssl.SSLContext | bool = True,
     ) -> None:
         all_addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         self._gateways = Gateways(all_addresses, token, verify)
         self._timeout = timeout
+        self._namespace = namespace
 
     def entity(self, entity_type: str, id: str) -> Entity:
         """The entity of this type with this id. It need not exist: its first message creates it."""
-        return Entity(self._gateways, self._timeout, entity_type, id)
+        return Entity(self._gateways, self._timeout, entity_type, id, self._namespace)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -54,14 +57,16 @@ class Client:
 class Entity:
     """An entity, as seen by its callers. :meth:`Client.entity` makes one."""
 
-    def __init__(self, gateways: Gateways, timeout: float, entity_type: str, id: str) -> None:
+    def __init__(
+        self, gateways: Gateways, timeout: float, entity_type: str, id: str, namespace: str = "default"
+    ) -> None:
         if not entity_type or not id:
             raise ValueError("an entity has a type and an id, neither of which is empty")
         self.entity_type = entity_type
         self.id = id
         self._gateways = gateways
         self._timeout = timeout
-        self._path = f"/v1/default/{_encoded(entity_type)}/{_encoded(id)}"
+        self._path = f"/v1/{_encoded(namespace)}/{_encoded(entity_type)}/{_encoded(id)}"
 
     async def command(self, method: str, args: object = None, options: CallOptions | None = None) -> Reply[Any]:
         """Calls a method that may change state.

@@ -12,6 +12,8 @@ export interface ClientOptions {
   token?: Token;
   /** How long a call waits for its outcome, with all retries, in milliseconds: 10,000 by default. */
   timeout?: number;
+  /** The namespace of the entities' types: `default` by default. */
+  namespace?: string;
   /** Sends requests instead of the global `fetch`. */
   fetch?: typeof fetch;
 }
@@ -20,6 +22,7 @@ export interface ClientOptions {
 export class Client {
   readonly #gateways: Gateways;
   readonly #timeout: number;
+  readonly #namespace: string;
 
   /** `addresses`: of one or several nodes, such as `http://127.0.0.1:7480`. A call that fails at one tries the next. */
   constructor(addresses: string | readonly string[], options: ClientOptions = {}) {
@@ -27,11 +30,12 @@ export class Client {
     const send = options.fetch ?? ((input, init) => fetch(input, init));
     this.#gateways = new Gateways(all, { token: options.token, fetch: send });
     this.#timeout = options.timeout ?? TIMEOUT;
+    this.#namespace = options.namespace ?? "default";
   }
 
   /** The entity of this type with this id. It need not exist: its first message creates it. */
   entity(type: string, id: string): Entity {
-    return new Entity(this.#gateways, this.#timeout, type, id);
+    return new Entity(this.#gateways, this.#timeout, type, id, this.#namespace);
   }
 }
 
@@ -47,13 +51,14 @@ export class Entity {
     timeout: number,
     readonly type: string,
     readonly id: string,
+    namespace = "default",
   ) {
     if (type === "" || id === "") {
       throw new TypeError("an entity has a type and an id, neither of which is empty");
     }
     this.#gateways = gateways;
     this.#timeout = timeout;
-    this.#path = `/v1/default/${encoded(type)}/${encoded(id)}`;
+    this.#path = `/v1/${encoded(namespace)}/${encoded(type)}/${encoded(id)}`;
   }
 
   /**

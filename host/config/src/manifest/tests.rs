@@ -215,3 +215,27 @@ fn a_deeply_nested_manifest_is_refused_by_name() {
         assert!(error.to_string().ends_with(": nested too deeply"), "{error}");
     }
 }
+
+#[test]
+fn a_manifest_names_its_namespace() {
+    let text = format!(
+        "namespace = \"acme\"\n{SMALL}[grants]\ntell = [\"cart\"]\n[access]\nsend = [\"client/*\", \"entity/cart\"]\n"
+    );
+    let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+    assert_eq!(manifest.entity_type, "acme:counter");
+    // A guest knows its namesakes by their local names, and the cluster its senders by their whole names.
+    assert_eq!(manifest.wasm_limits().tell, ["cart"]);
+    assert!(manifest.access.allows("client/a") && manifest.access.allows("entity/acme:cart"));
+    assert!(!manifest.access.allows("entity/cart") && !manifest.access.allows("entity/evil:cart"));
+    let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
+    assert_eq!(again.expect("a manifest"), manifest);
+    let plain = Manifest::parse(&format!("namespace = \"default\"\n{SMALL}"), "entity.toml");
+    assert_eq!(plain.expect("a manifest").entity_type, "counter");
+    for bad in ["Acme", "a:b", "a/b"] {
+        let text = format!("namespace = \"{bad}\"\n{SMALL}");
+        let error = Manifest::parse(&text, "entity.toml").expect_err(bad);
+        assert_eq!((error.code(), error.line()), (codes::INVALID_MANIFEST, Some(1)), "{bad}");
+    }
+    let text = "type = \"acme:counter\"\ncomponent = \"c.wasm\"\n";
+    assert!(Manifest::parse(text, "entity.toml").is_err(), "a type contains no namespace");
+}

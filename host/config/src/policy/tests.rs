@@ -82,6 +82,22 @@ fn a_grant_on_some_types_gives_nothing_cluster_wide() {
 }
 
 #[test]
+fn a_grant_in_a_namespace_gives_nothing_elsewhere() {
+    let grant = "[[grants]]\nprincipals = [\"client/bob\"]\nroles = [\"operator\"]\n";
+    let acme = policy(&format!("{grant}namespaces = [\"acme\", \"shop-*\"]"));
+    let bob = acme.permissions("client/bob");
+    for name in ["acme:cart", "shop-1:cart"] {
+        assert!(bob.allow_on(Permission::Deploy, name) && bob.allow_any_on(name), "{name}");
+    }
+    for name in ["cart", "evil:cart", "acme2:cart", "evil:acme:cart"] {
+        assert!(!bob.allow_any_on(name), "{name}");
+    }
+    assert!(bob.allow_in("acme") && bob.allow_in("shop-1"));
+    assert!(!bob.allow_in("default") && !bob.allow_in("evil"));
+    assert!(everywhere(&bob).is_empty());
+}
+
+#[test]
 fn grants_add_up_and_principals_match_by_beginning() {
     let text = r#"
         [[grants]]
