@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use common::{COUNTER, client, counter, guest, joined, make, start};
 use ostraca_ca::Ca;
-use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, Profile, SubscribeFrom};
+use ostraca_client::{
+    AdminError, CallError, CallOptions, Client, Entity, NewPool, Profile, SubscribeFrom,
+};
 use ostraca_node::{InitializedCluster, Node};
 use ostraca_wire::proto::{
     DeadLettersRequest, EntitiesRequest, PolicyRequest, Variable, VariableKind, VariablesRequest,
@@ -306,5 +308,64 @@ async fn a_namespace_is_created_before_it_is_used() {
     admin.session().command(&entity, "add", "3").await.expect("added");
     let read = admin.session().query(&entity, "get", "").await.expect("read");
     assert_eq!(read.body, "3");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_tell_reaches_no_other_namespace() {
+    let cluster = Cluster::start().await;
+    let admin = &cluster.admin;
+    let acme = cluster.tenant(1, "acme", "acme").await;
+    let component = guest("misbehaving");
+    for owner in [admin, &acme] {
+        owner.deploy(SENDING, component.clone(), None).await.expect("deployed");
+    }
+    let [sender, target] = ["sender", "target"].map(|id| Entity::new("misbehaving", id));
+    let later = r#"{"name":"t","id":"target","text":"forged","ms":3000}"#;
+    admin.session().command(&sender, "tell_later", later).await.expect("set");
+    let copy = admin.export(&sender).await.expect("exported");
+    admin.session().command(&sender, "cancel_tell", "\"t\"").await.expect("cancelled");
+    // The copy names its target as the cluster does: an entity of the namespace `default`.
+    acme.session().import_entity(&sender, copy, &CallOptions::default()).await.expect("imported");
+    let since = Instant::now();
+    loop {
+        let found = acme.inspect(&sender, false).await.expect("shown").outbox;
+        let refused = found.iter().any(|tell| tell.failure.contains("may not send"));
+        if refused {
+            break;
+        }
+        assert!(since.elapsed() < GRACE, "{found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for owner in [admin, &acme] {
+        let notes = owner.session().query(&target, "notes", "").await.expect("read").body;
+        assert_eq!(notes, "[]");
+    }
+    acme.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_no_pool_but_its_own() {
+    let cluster = Cluster::start().await;
+    let acme = cluster.tenant(0, "acme", "acme").await;
+    let evil = cluster.tenant(0, "evil", "evil").await;
+    let pool = NewPool { name: "acme".into(), shards: 8, ..NewPool::default() };
+    cluster.admin.pools(Some(pool)).await.expect("created");
+    let manifest = |pool: &str| format!("{COUNTER}pool = \"{pool}\"\n");
+    let mut refused = Vec::new();
+    for pool in ["acme", "none"] {
+        let result = evil.deploy(&manifest(pool), counter(), None).await;
+        refused.push(refusal(result, pool));
+    }
+    assert!(refused[0].contains("unknown-pool"), "{refused:?}");
+    assert_eq!(refused[0], refused[1], "whether the pool exists or not");
+    acme.deploy(&manifest("acme"), counter(), None).await.expect("deployed");
+    let alice = Entity::new("counter", "alice");
+    acme.session().command(&alice, "add", "1").await.expect("added");
+    let shard = acme.inspect(&alice, false).await.expect("shown").shard;
+    assert!((65..=72).contains(&shard), "{shard}");
+    acme.close().await;
+    evil.close().await;
     cluster.stop().await;
 }

@@ -10,6 +10,7 @@ mod joining;
 mod lifecycle;
 mod manager_rows;
 mod monitoring;
+mod namespaces;
 mod once;
 mod order_across;
 mod pauses;
