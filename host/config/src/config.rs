@@ -22,6 +22,7 @@ pub use health_check::HealthCheckSettings;
 pub use kubernetes::PodHealthSettings;
 pub use node_sections::{ControlInboxLimits, LoadSettings, Role};
 pub use rows_store::RowsStore;
+pub use workers::WorkerSettings;
 
 pub use crate::error::Error;
 use crate::manifest::Ceilings;
@@ -45,8 +46,9 @@ mod rows_store;
 #[cfg(test)]
 mod tests;
 mod traces;
+mod workers;
 
-use file::ConfigFile;
+use file::{ConfigFile, IdentityFiles};
 
 /// The directory in the data directory with what the cluster has given to the node.
 const SAVED: &str = "identity";
@@ -185,10 +187,9 @@ impl Config {
     /// # Errors
     /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] names the certificate's actual subject.
     pub fn load_identity(&self) -> Result<(TrustRoot, Identity), Error> {
-        let files = &self.file.identity;
+        let files = self.identity_files();
         let trust = TrustRoot::from_pem(&self.load_authority()?)?;
-        let identity =
-            Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
+        let identity = Identity::load(&files.certificate, &files.key)?;
         let identity = self.newer_identity(identity)?;
         // An expired certificate is refused here, because no other node checks the certificate of the first node.
         // Otherwise, every client would refuse the node.
@@ -212,7 +213,7 @@ impl Config {
     /// # Errors
     /// [`Error::Identity`] names the file.
     pub fn load_secret_keys(&self) -> Result<Option<SecretKeys>, Error> {
-        let path = self.data.join(&self.file.identity.secret_keys);
+        let path = self.identity_files().secret_keys;
         let text = match files::read(&path) {
             Ok(text) => Zeroizing::new(text),
             Err(IdentityError::File { source, .. })
@@ -231,7 +232,7 @@ impl Config {
     /// # Errors
     /// [`Error::Identity`] names the file.
     pub fn load_authority(&self) -> Result<String, Error> {
-        let own = files::read(&self.data.join(&self.file.identity.ca))?;
+        let own = files::read(&self.identity_files().ca)?;
         let Some(saved) = self.saved(AUTHORITIES)? else { return Ok(own) };
         let (trust, newer) = (TrustRoot::from_pem(&own)?, TrustRoot::from_pem(&saved)?);
         let is_newer = trust.cluster == newer.cluster && newer.newest()? >= trust.newest()?;
@@ -263,6 +264,11 @@ impl Config {
             && own.public_key() == newer.public_key()
             && newer.not_before() >= own.not_before();
         Ok(if is_newer { Identity::from_pem(&saved, identity.key_pem())? } else { identity })
+    }
+
+    /// The files of the section `identity`.
+    fn identity_files(&self) -> IdentityFiles {
+        self.file.identity.in_directory(&self.data)
     }
 
     fn saved(&self, name: &str) -> Result<Option<String>, Error> {

@@ -272,6 +272,18 @@ impl Default for IdentityFiles {
     }
 }
 
+impl IdentityFiles {
+    /// The same files, with relative paths resolved against this directory.
+    pub(super) fn in_directory(&self, data: &Path) -> Self {
+        Self {
+            ca: data.join(&self.ca),
+            certificate: data.join(&self.certificate),
+            key: data.join(&self.key),
+            secret_keys: data.join(&self.secret_keys),
+        }
+    }
+}
+
 impl Default for NetworkSection {
     fn default() -> Self {
         let wire = Limits::default();

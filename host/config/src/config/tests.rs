@@ -1,5 +1,7 @@
 use super::*;
 
+mod texts;
+
 fn keys(table: &toml::Table, above: &str, into: &mut Vec<String>) {
     for (key, value) in table {
         match value {

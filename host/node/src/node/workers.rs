@@ -30,12 +30,8 @@ impl Workers {
         control: &ControlThread,
         total_instances: usize,
     ) -> Result<Self, NodeError> {
-        let config = &basis.config;
-        let count = match (config.is_host(), config.workers) {
-            (false, _) => 0,
-            (true, 0) => std::thread::available_parallelism().map_or(1, usize::from),
-            (true, set) => set,
-        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let settings = basis.config.worker_settings(processors, total_instances);
         let answerer = Arc::new(DeferredGateway::default());
         let control = control.input.clone();
         let reports: ReportSink = Arc::new(move |report| {
@@ -43,21 +39,21 @@ impl Workers {
             let _ = control.send(control::Input::Report(report));
         });
         let (mut threads, mut gauges) = (Vec::new(), Vec::new());
-        for index in 0..count {
+        for index in 0..settings.count {
             let gauge = Arc::new(WorkerGauges::default());
             gauges.push(gauge.clone());
             threads.push(ostraca_workers::spawn(WorkerDeps {
                 index,
-                settings: config.shard_settings(),
-                max_instances: (total_instances / count).max(1),
-                max_instance_memory: config.max_live_memory() / count as u64,
+                settings: settings.shard.clone(),
+                max_instances: settings.max_instances,
+                max_instance_memory: settings.max_instance_memory,
                 clock: basis.clock.clone(),
                 random_key: basis.random_key.clone(),
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
                 tracer: basis.tracer.clone(),
                 gauges: gauge,
-                recording_dir: config.recording_dir.clone(),
+                recording_dir: settings.recording_dir.clone(),
                 reports: reports.clone(),
                 replies: answerer.clone(),
             })?);
