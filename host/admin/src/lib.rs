@@ -129,6 +129,8 @@ pub struct AdminDeps {
     pub gauges: Vec<Arc<WorkerGauges>>,
     /// The name of the strategy with which this node spreads the shards of pools that name none.
     pub strategy: String,
+    /// Maximum number of pinned shards (`rebalance.max-pins`).
+    pub max_pins: usize,
 }
 
 /// Handles operators' requests.
@@ -149,6 +151,7 @@ pub struct AdminService {
     deploy_wait_timeout: Duration,
     /// The name of the strategy of pools that name none, as far as this node knows.
     strategy: String,
+    max_pins: usize,
 }
 
 impl AdminService {
@@ -195,6 +198,7 @@ impl AdminService {
             control: parts.control,
             deploy_wait_timeout: parts.deploy_wait_timeout,
             strategy: parts.strategy,
+            max_pins: parts.max_pins,
         }
     }
 

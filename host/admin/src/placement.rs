@@ -29,8 +29,6 @@ use super::catalog_problem::to_problem;
 use super::pools::unknown_pool;
 use super::{AdminService, store_failed, unknown_node};
 
-/// Maximum number of pinned shards in a cluster: one row has all of them.
-const MAX_PINS: usize = 512;
 /// Maximum size of the name of who pinned a shard, as the row keeps it, in bytes.
 const MAX_BY: usize = 64;
 /// How often a row is written again that changes concurrently.
@@ -100,10 +98,7 @@ impl AdminService {
                     }),
                 }
             }
-            if row.pins.len() > MAX_PINS {
-                let text = format!("{} pinned shards, at most {MAX_PINS}", row.pins.len());
-                return Err(invalid(text, "`ostraca shards unpin` ends pins"));
-            }
+            check_pins(&row, self.max_pins)?;
             match rows::write(store, PINS, revision, &row).await {
                 Ok(_) => return Ok(()),
                 Err(ostraca_catalog::Error::RowConflict(_)) => {}
@@ -201,6 +196,23 @@ fn truncated(principal: &str) -> String {
     principal[..principal.floor_char_boundary(MAX_BY)].into()
 }
 
+/// Refuses more pins than `rebalance.max-pins`, or than one row has space for.
+fn check_pins(row: &PinsRow, max: usize) -> Result<(), Problem> {
+    let pins = row.pins.len();
+    if pins > max {
+        let text = format!("{pins} pinned shards, at most {max} (`rebalance.max-pins`)");
+        return Err(invalid(text, "`ostraca shards unpin` ends pins"));
+    }
+    let bytes = rows::encode_value(row).map_err(to_problem)?.len();
+    if bytes > MAX_ROW_VALUE_BYTES {
+        let text = format!(
+            "{pins} pinned shards need {bytes} bytes, and the row of all pins has at most {MAX_ROW_VALUE_BYTES}"
+        );
+        return Err(invalid(text, "`ostraca shards unpin` ends pins"));
+    }
+    Ok(())
+}
+
 /// Refuses a placement that no store can keep.
 fn check_size(row: &PlacementRow) -> Result<(), Problem> {
     let bytes = rows::encode_value(row).map_err(to_problem)?.len();
@@ -284,4 +296,38 @@ fn check_wanted(view: &ClusterView, pools: &Pools, wanted: &PoolPlacement) -> Re
 
 fn invalid(text: String, help: &str) -> Problem {
     problem(codes::INVALID_PLACEMENT, text, help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pinned(pins: u32, node: &str) -> PinsRow {
+        let mut row = PinsRow::default();
+        for shard in 1..=pins {
+            row.pin(PinEntry {
+                shard: ShardId(shard),
+                node: node.into(),
+                at_ms: 1 << 40,
+                by: "client/admin".into(),
+                extensions: Extensions::default(),
+            });
+        }
+        row
+    }
+
+    #[test]
+    fn more_pins_than_the_setting_permits_are_refused() {
+        assert_eq!(check_pins(&pinned(512, "node-1"), 512), Ok(()));
+        let problem = check_pins(&pinned(513, "node-1"), 512).expect_err("too many");
+        assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
+        assert!(problem.message.contains("513 pinned shards, at most 512"), "{}", problem.message);
+        assert!(problem.message.contains("`rebalance.max-pins`"), "{}", problem.message);
+    }
+
+    #[test]
+    fn pins_that_no_row_can_hold_are_refused() {
+        let problem = check_pins(&pinned(1_000, &"n".repeat(64)), 4_096).expect_err("too large");
+        assert!(problem.message.contains("at most 65536"), "{}", problem.message);
+    }
 }

@@ -5,6 +5,7 @@ use ostraca_catalog::pool::{PoolEntry, PoolsRow};
 use ostraca_catalog::rows::{self, POOLS};
 use ostraca_codes::codes;
 use ostraca_config::Manifest;
+use ostraca_config::config::{MAX_MIN_HOSTS, MAX_SHARDS};
 use ostraca_control::view::ClusterView;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::HashFunction;
@@ -18,9 +19,9 @@ use ostraca_wire::server::AdminOutput;
 use super::catalog_problem::to_problem;
 use super::{AdminService, store_failed};
 
-/// Maximum number of pools in a cluster, and of shards in all of them.
+/// Maximum number of pools in a cluster. No setting: one row has all of them, which has at most 64 KiB, and an entry may
+/// take several hundred bytes.
 const MAX_POOLS: usize = 64;
-const MAX_SHARDS: u32 = 65_536;
 
 impl AdminService {
     pub(super) async fn pools(
@@ -65,16 +66,7 @@ impl AdminService {
             return check_same(known, &entry);
         }
         let mut pools = row.add_to(&self.gateway.pools.get()).map_err(to_problem)?;
-        if pools.iter().count() >= MAX_POOLS {
-            return Err(invalid(format!("a cluster has at most {MAX_POOLS} pools")));
-        }
-        let used = pools.shard_count();
-        if used.saturating_add(entry.shards) > MAX_SHARDS {
-            let shards = entry.shards;
-            return Err(invalid(format!(
-                "{shards} more shards are too many: a cluster has at most {MAX_SHARDS}, of which {used} are in use"
-            )));
-        }
+        check_space(&pools, entry.shards)?;
         let pool = entry.pool(&pools).map_err(invalid)?;
         pools.add(pool).map_err(|error| invalid(error.to_string()))?;
         self.check_nodes_know_pools().await?;
@@ -139,6 +131,20 @@ fn invalid(text: String) -> Problem {
     problem(codes::INVALID_POOL, text, "`ostraca pool list` shows the pools")
 }
 
+/// Refuses a pool beyond the limits of a cluster.
+fn check_space(pools: &Pools, shards: u32) -> Result<(), Problem> {
+    let (count, used) = (pools.iter().count(), pools.shard_count());
+    if count >= MAX_POOLS {
+        return Err(invalid(format!("a cluster has at most {MAX_POOLS} pools, and has {count}")));
+    }
+    if used.saturating_add(shards) > MAX_SHARDS {
+        return Err(invalid(format!(
+            "{shards} more shards are too many: a cluster has at most {MAX_SHARDS}, of which {used} are in use"
+        )));
+    }
+    Ok(())
+}
+
 /// The pool that is wanted, with every default, as its row will contain it.
 fn checked(wanted: proto::NewPool) -> Result<PoolEntry, Problem> {
     let proto::NewPool { name, shards, hash, role, strategy, min_hosts } = wanted;
@@ -149,6 +155,10 @@ fn checked(wanted: proto::NewPool) -> Result<PoolEntry, Problem> {
     }
     if !(1..=MAX_SHARDS).contains(&shards) {
         return Err(invalid(format!("{shards} shards, must be 1 to {MAX_SHARDS}")));
+    }
+    if min_hosts > MAX_MIN_HOSTS {
+        let text = format!("`min-hosts` is {min_hosts}, must be 1 to {MAX_MIN_HOSTS}");
+        return Err(invalid(text));
     }
     let role = match role.as_str() {
         "" => "",
@@ -208,5 +218,34 @@ fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolIn
         shards_owned: u32::try_from(owned.count()).unwrap_or(u32::MAX),
         created_unix_ms: entry.map_or(0, |entry| entry.at_ms),
         created_by: entry.map_or_else(String::new, |entry| entry.by.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(shards: u32, min_hosts: u32) -> proto::NewPool {
+        proto::NewPool { name: "orders".into(), shards, min_hosts, ..proto::NewPool::default() }
+    }
+
+    #[test]
+    fn a_pool_beyond_a_limit_is_refused_with_the_limit() {
+        assert!(checked(wanted(MAX_SHARDS, MAX_MIN_HOSTS)).is_ok());
+        let mut pools = Pools::one(64);
+        for number in 1..MAX_POOLS {
+            assert_eq!(check_space(&pools, 1), Ok(()));
+            pools.add(Pool::new(&format!("p{number}"), 1, &pools)).expect("a pool");
+        }
+        for (refused, limit) in [
+            (checked(wanted(MAX_SHARDS + 1, 1)).err(), "1 to 65536"),
+            (checked(wanted(1, MAX_MIN_HOSTS + 1)).err(), "1 to 10000"),
+            (check_space(&Pools::one(64), MAX_SHARDS - 63).err(), "at most 65536, of which 64"),
+            (check_space(&pools, 1).err(), "at most 64 pools"),
+        ] {
+            let problem = refused.expect(limit);
+            assert_eq!(problem.code, codes::INVALID_POOL.as_str());
+            assert!(problem.message.contains(limit), "{}", problem.message);
+        }
     }
 }

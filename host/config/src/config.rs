@@ -16,7 +16,7 @@ use ostraca_secrets::SecretKeys;
 use ostraca_wire::identity::{self, CertificateChain, Identity, IdentityError, TrustRoot, files};
 use zeroize::Zeroizing;
 
-pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
+pub use check::{DEFAULT_SHARDS, MAX_MIN_HOSTS, MAX_SHARDS};
 pub use cluster_settings::ClusterSettings;
 pub use health_check::HealthCheckSettings;
 pub use kubernetes::PodHealthSettings;
@@ -460,6 +460,12 @@ impl Config {
     #[must_use]
     pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
         self.file.rebalance.strategy()
+    }
+
+    /// Maximum number of pinned shards in the cluster, for requests that this node answers.
+    #[must_use]
+    pub fn max_pins(&self) -> usize {
+        self.file.rebalance.max_pins as usize
     }
 
     /// How much load this node should have, in relation to other hosts.

@@ -16,8 +16,10 @@ use crate::user_file::{SourceText, closest_name, units};
 
 /// The default number of shards of a pool (M1).
 pub const DEFAULT_SHARDS: u32 = 1024;
-/// The maximum number of shards of a pool: more would need too many rows of assignments.
+/// The maximum number of shards of all pools of a cluster: more would need too many rows of assignments.
 pub const MAX_SHARDS: u32 = 65_536;
+/// The maximum number of hosts that a first allocation may wait for.
+pub const MAX_MIN_HOSTS: u32 = 10_000;
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -438,8 +440,9 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["", "weight"], file.weight, 1_000),
         (["hand-off", "max-relocations"], file.hand_off.max_relocations, MAX_SHARDS),
         (["rebalance", "load-tolerance"], file.rebalance.load_tolerance, 1_000),
-        (["rebalance", "min-hosts"], file.rebalance.min_hosts, 10_000),
+        (["rebalance", "min-hosts"], file.rebalance.min_hosts, MAX_MIN_HOSTS),
         (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),
+        (["rebalance", "max-pins"], file.rebalance.max_pins, 4_096),
         (["rebalance", "least-shard-threshold"], file.rebalance.least_shard_threshold, MAX_SHARDS),
         (
             ["rebalance", "least-shard-max-moving"],

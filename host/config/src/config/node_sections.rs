@@ -208,6 +208,7 @@ pub(super) struct RebalanceSection {
     #[serde(with = "units::duration")]
     pub(super) retry_interval: Duration,
     pub(super) max_hand_offs: u32,
+    pub(super) max_pins: u32,
     pub(super) least_shard_threshold: u32,
     pub(super) least_shard_max_moving: u32,
     pub(super) load_tolerance: u32,
@@ -286,6 +287,7 @@ impl Default for RebalanceSection {
             interval: Duration::from_millis(node.rebalance_interval),
             retry_interval: Duration::from_millis(node.rebalance_retry_interval),
             max_hand_offs: saturating_u32(node.max_rebalance_hand_offs),
+            max_pins: 512,
             least_shard_threshold: LeastShard::default().threshold().get(),
             least_shard_max_moving: saturating_u32(LeastShard::default().limit().get()),
             load_tolerance: MeasuredLoad::default().tolerance(),

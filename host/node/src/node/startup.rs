@@ -194,6 +194,7 @@ impl Node {
             max_live_memory: basis.config.max_live_memory(),
             gauges: workers.gauges.clone(),
             strategy: strategy_name,
+            max_pins: basis.config.max_pins(),
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());
