@@ -1,5 +1,6 @@
 //! Checks the bans, licences and sources of `deny.toml`, and what an embedded client builds, with cargo alone.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use ostraca_process_tests::artifacts;
@@ -108,6 +109,73 @@ fn an_embedded_client_builds_no_server_and_no_authority() {
     for line in ["ostraca-ca ", "rcgen ", "ostraca-wire feature \"server\"", "wasmtime "] {
         assert!(!has(line), "ostraca-client depends on {line}");
     }
+}
+
+/// The packages of a lock file, by name and version, with the names of their dependencies.
+fn locked(path: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let text = std::fs::read_to_string(artifacts::root().join(path)).expect("a lock file");
+    let lock: toml::Table = text.parse().expect("TOML");
+    let text_of = |value: &toml::Value| value.as_str().expect("a text").to_owned();
+    let packages = lock["package"].as_array().expect("packages").iter().map(|package| {
+        let dependencies = package.get("dependencies").and_then(toml::Value::as_array);
+        // A version follows the name if there are several.
+        let names = dependencies
+            .into_iter()
+            .flatten()
+            .map(|dependency| text_of(dependency).split(' ').next().unwrap_or_default().to_owned());
+        ((text_of(&package["name"]), text_of(&package["version"])), names.collect())
+    });
+    packages.collect()
+}
+
+/// The names of the packages that a crate in `host/` always depends on, apart from those of its tests.
+fn declared(directory: &str) -> BTreeSet<String> {
+    fn names(table: &toml::Table, into: &mut BTreeSet<String>) {
+        for kind in ["dependencies", "build-dependencies"] {
+            let listed = table.get(kind).and_then(toml::Value::as_table);
+            for (name, properties) in listed.into_iter().flatten() {
+                let package = properties.get("package").and_then(toml::Value::as_str);
+                let is_optional = properties.get("optional").and_then(toml::Value::as_bool);
+                if is_optional != Some(true) {
+                    into.insert(package.unwrap_or(name).to_owned());
+                }
+            }
+        }
+    }
+    let path = artifacts::root().join("host").join(directory).join("Cargo.toml");
+    let text = std::fs::read_to_string(path).expect("a manifest");
+    let manifest: toml::Table = text.parse().expect("TOML");
+    let mut all = BTreeSet::new();
+    names(&manifest, &mut all);
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    for target in targets.into_iter().flatten().filter_map(|(_, target)| target.as_table()) {
+        names(target, &mut all);
+    }
+    all
+}
+
+/// The fuzz targets are a workspace of their own. Where its lock file lags behind, `cargo build --locked` fails there.
+#[test]
+fn the_fuzz_targets_lock_file_follows_the_workspace() {
+    const HOW: &str = "copy the packages of `Cargo.lock` there; `cargo metadata --manifest-path \
+                       tests/fuzz/Cargo.toml` removes those that are not used";
+    let (workspace, fuzz) = (locked("Cargo.lock"), locked("tests/fuzz/Cargo.lock"));
+    let own = ["ostraca-fuzz", "libfuzzer-sys", "jobserver"];
+    let mut wrong = Vec::new();
+    for ((name, version), dependencies) in &fuzz {
+        let key = (name.clone(), version.clone());
+        if !own.contains(&&**name) && !workspace.contains_key(&key) {
+            wrong.push(format!("{name} {version} is not in the workspace's lock file"));
+        }
+        let Some(directory) = name.strip_prefix("ostraca-").filter(|name| *name != "fuzz") else {
+            continue;
+        };
+        let missing = declared(directory);
+        let missing = missing.difference(dependencies);
+        wrong.extend(missing.map(|missing| format!("{name} lacks its dependency {missing}")));
+    }
+    assert!(fuzz.len() > 100, "only {} packages were checked", fuzz.len());
+    assert!(wrong.is_empty(), "tests/fuzz/Cargo.lock: {wrong:#?}\n{HOW}");
 }
 
 #[test]
