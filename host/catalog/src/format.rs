@@ -48,7 +48,7 @@ mod tests {
     use ostraca_config::config::ClusterSettings;
     use ostraca_core::format;
     use ostraca_core::ids::{ClusterId, Incarnation};
-    use ostraca_core::rows::{NodeRow, Roles};
+    use ostraca_core::rows::NodeRow;
     use ostraca_store::{CompareAndSet, MemoryStore};
 
     use super::*;
@@ -58,21 +58,8 @@ mod tests {
     const FORMAT: u32 = format::RELEASE as u32;
 
     async fn node(store: &MemoryStore, name: &str, status: NodeStatus, format: u32) {
-        let row = Row::Node(NodeRow {
-            incarnation: Incarnation::default(),
-            renewals: 0,
-            status,
-            draining: false,
-            store_available: true,
-            roles: Roles::ALL,
-            version: 1,
-            registered_at: 0,
-            addresses: Vec::new(),
-            format,
-            lease: 3_000,
-            settings_revision: 1,
-            extensions: Default::default(),
-        });
+        let row = NodeRow::for_tests(Incarnation::default());
+        let row = Row::Node(NodeRow { status, format, ..row });
         let key = rows::key_text(&RowKey::Node(name.into()));
         let expected = store.get(&key).await.expect("read").map(|row| row.revision);
         let value = Some(rows::encode_row(&row).expect("encodes"));

@@ -268,9 +268,7 @@ impl EventLog {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_core::extensions::Extensions;
     use ostraca_core::ids::Incarnation;
-    use ostraca_core::rows::Roles;
 
     use super::*;
 
@@ -306,23 +304,8 @@ mod tests {
         let incarnation = Incarnation { counter: 1, nonce: 1 };
         let member = |name: &str| Member { node: name.into(), incarnation };
         let node = |name: &str| {
-            NodeRow {
-                incarnation,
-                renewals: 0,
-                status: NodeStatus::Live,
-                draining: false,
-                store_available: true,
-                roles: Roles::ALL,
-                version: 1,
-                registered_at: 0,
-                addresses: Vec::new(),
-                format: 3,
-                lease: 3_000,
-                settings_revision: 1,
-                extensions: Extensions::default(),
-            }
-            .with_pool_roles(&[name.into()])
-            .expect("fits")
+            let row = NodeRow::for_tests(incarnation);
+            row.with_pool_roles(&[name.into()]).expect("fits")
         };
         let row = |name: &&str| Assignment {
             epoch: Epoch((!name.is_empty()).into()),

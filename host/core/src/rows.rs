@@ -132,6 +132,27 @@ impl NodeRow {
     const HOST_PROCESS: u32 = 14;
     const WEIGHT: u32 = 16;
 
+    /// The row of a live node with all roles and no addresses, with a lease of 3 s.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn for_tests(incarnation: Incarnation) -> Self {
+        Self {
+            incarnation,
+            renewals: 0,
+            status: NodeStatus::Live,
+            draining: false,
+            store_available: true,
+            roles: Roles::ALL,
+            version: 1,
+            registered_at: 0,
+            addresses: Vec::new(),
+            format: 3,
+            lease: 3_000,
+            settings_revision: 1,
+            extensions: Extensions::default(),
+        }
+    }
+
     /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
     pub fn is_leaving(&self) -> bool {

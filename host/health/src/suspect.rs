@@ -92,9 +92,7 @@ fn is_boot_id(text: &str) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use ostraca_core::extensions::Extensions;
     use ostraca_core::ids::Incarnation;
-    use ostraca_core::rows::{NodeStatus, Roles};
 
     use super::{HostProcess, Member, NodeRow, Suspect};
 
@@ -131,21 +129,7 @@ pub(crate) mod tests {
         let Suspect { member, host: process, .. } = suspect();
         let process = process.expect("a process");
         let process = HostProcess { host: host.into(), boot_id: boot_id.into(), ..process };
-        let row = NodeRow {
-            incarnation: member.incarnation,
-            renewals: 0,
-            status: NodeStatus::Live,
-            draining: false,
-            store_available: true,
-            roles: Roles::ALL,
-            version: 1,
-            registered_at: 0,
-            addresses: Vec::new(),
-            format: 3,
-            lease: 3_000,
-            settings_revision: 1,
-            extensions: Extensions::default(),
-        };
+        let row = NodeRow::for_tests(member.incarnation);
         let suspect = Suspect::new(member, &row.with_host_process(&process));
         ["host", "boot_id"].map(|name| suspect.field(name).expect(name))
     }

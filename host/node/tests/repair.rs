@@ -93,19 +93,12 @@ impl Stopped {
         }
         // Another node that died.
         let other = NodeRow {
-            incarnation: ostraca_core::ids::Incarnation { counter: 3, nonce: 33 },
             renewals: 9,
             status: NodeStatus::Dead,
-            draining: false,
-            store_available: true,
             roles: Roles::default(),
-            version: 1,
-            registered_at: 5,
             addresses: vec!["127.0.0.1:1".into()],
-            format: 3,
             lease: 500,
-            settings_revision: 1,
-            extensions: Default::default(),
+            ..NodeRow::for_tests(ostraca_core::ids::Incarnation { counter: 3, nonce: 33 })
         };
         let value = rows::encode_row(&Row::Node(other)).expect("encoded");
         with_store(&home, |store| {

@@ -4,7 +4,7 @@ use ostraca_catalog::rows::{self, MethodEntry};
 use ostraca_config::Manifest;
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::pools::Pool;
-use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
+use ostraca_core::rows::{Assignment, Member, NodeRow};
 use ostraca_wire::clock::BootInstant;
 
 use super::*;
@@ -13,19 +13,9 @@ const ONE: ClusterId = ClusterId(1);
 
 fn node(addresses: &str) -> NodeRow {
     NodeRow {
-        incarnation: Incarnation { counter: 1, nonce: 2 },
         renewals: 9,
-        status: NodeStatus::Live,
-        draining: false,
-        store_available: true,
-        roles: Roles::ALL,
-        version: 1,
-        registered_at: 0,
         addresses: vec![addresses.into()],
-        format: 3,
-        lease: 3_000,
-        settings_revision: 1,
-        extensions: Default::default(),
+        ..NodeRow::for_tests(Incarnation { counter: 1, nonce: 2 })
     }
 }
 

@@ -160,19 +160,9 @@ mod tests {
                 [(NodeStatus::Live, NodeStatus::Dead), (NodeStatus::Left, NodeStatus::Left)]
             {
                 let row = NodeRow {
-                    incarnation: Incarnation { counter: 5, nonce: 7 },
-                    renewals: 3,
                     status,
                     draining: true,
-                    store_available: true,
-                    roles: Default::default(),
-                    version: 1,
-                    registered_at: 2,
-                    addresses: vec![],
-                    format: 3,
-                    lease: 3000,
-                    settings_revision: 1,
-                    extensions: Default::default(),
+                    ..NodeRow::for_tests(Incarnation { counter: 5, nonce: 7 })
                 };
                 let key = RowKey::Node(NodeId::from("n1"));
                 let Row::Node(found) = restored(&key, &Row::Node(row), least) else {

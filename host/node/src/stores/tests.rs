@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use ostraca_ca::Ca;
 use ostraca_codes::codes;
 use ostraca_core::ids::Incarnation;
-use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
+use ostraca_core::rows::{NodeRow, Roles, Row, RowKey};
 use ostraca_store::{CompareAndSet, EntityStore, MemoryStore};
 use ostraca_store_peer::{ChannelError, ClusterServer, EntityServer, ServerOptions};
 use ostraca_wire::Limits;
@@ -145,19 +145,9 @@ async fn founded(shards: u32) -> MemoryStore {
 
 async fn register(store: &MemoryStore, name: &str, address: &str) {
     let row = NodeRow {
-        incarnation: Incarnation::default(),
-        renewals: 0,
-        status: NodeStatus::Live,
-        draining: false,
-        store_available: true,
         roles: Roles { store: true, ..Roles::default() },
-        version: 1,
-        registered_at: 0,
         addresses: vec![address.into()],
-        format: 3,
-        lease: 3_000,
-        settings_revision: 1,
-        extensions: Default::default(),
+        ..NodeRow::for_tests(Incarnation::default())
     };
     let value = rows::encode_row(&Row::Node(row)).expect("encodes");
     let key = rows::key_text(&RowKey::Node(name.into()));

@@ -132,19 +132,10 @@ pub(super) fn member(node: &str, counter: u64) -> Member {
 
 pub(super) fn row(counter: u64, roles: Roles) -> Row {
     Row::Node(NodeRow {
-        incarnation: Incarnation { counter, nonce: counter },
-        renewals: 0,
-        status: NodeStatus::Live,
-        draining: false,
-        store_available: true,
         roles,
-        version: 1,
         registered_at: 1,
-        addresses: Vec::new(),
-        format: 3,
-        lease: 3_000,
         settings_revision: 0,
-        extensions: Extensions::default(),
+        ..NodeRow::for_tests(Incarnation { counter, nonce: counter })
     })
 }
 

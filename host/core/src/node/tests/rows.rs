@@ -75,21 +75,7 @@ fn member(counter: u64) -> Member {
 }
 
 fn row(counter: u64) -> NodeRow {
-    NodeRow {
-        incarnation: member(counter).incarnation,
-        renewals: 0,
-        status: NodeStatus::Live,
-        draining: false,
-        store_available: true,
-        roles: Roles::ALL,
-        version: 1,
-        registered_at: 1,
-        addresses: vec!["b:1".into()],
-        format: 3,
-        lease: 3_000,
-        settings_revision: 0,
-        extensions: Extensions::default(),
-    }
+    NodeRow { addresses: vec!["b:1".into()], ..NodeRow::for_tests(member(counter).incarnation) }
 }
 
 fn updated_peer(counter: u64, alive: bool, address: &str) -> Action {

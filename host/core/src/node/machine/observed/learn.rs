@@ -147,28 +147,14 @@ fn notify_assignment_changes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extensions::Extensions;
     use crate::ids::Incarnation;
     use crate::node::machine::NodeIdentity;
     use crate::node::{Action, Settings};
     use crate::rows::Roles;
 
     fn row(renewals: u64, status: NodeStatus) -> NodeRow {
-        NodeRow {
-            incarnation: Incarnation { counter: 1, nonce: 1 },
-            renewals,
-            status,
-            draining: false,
-            store_available: true,
-            roles: Roles::ALL,
-            version: 1,
-            registered_at: 0,
-            addresses: Vec::new(),
-            format: 1,
-            lease: 3_000,
-            settings_revision: 0,
-            extensions: Extensions::default(),
-        }
+        let row = NodeRow::for_tests(Incarnation { counter: 1, nonce: 1 });
+        NodeRow { renewals, status, ..row }
     }
 
     #[test]
