@@ -293,7 +293,7 @@ impl AdminService {
             AdminOperation::Figures => Ok(AdminOutput::Figures(self.figures().await)),
             AdminOperation::WhoAmI => Ok(AdminOutput::WhoAmI(self.who_am_i(caller, &permissions))),
             AdminOperation::Pauses => Ok(AdminOutput::Pauses(self.pauses())),
-            AdminOperation::RebalancePlan => self.plan().await,
+            AdminOperation::RebalancePlan => self.plan().await.map(AdminOutput::RebalancePlan),
             AdminOperation::Rebalance => self.rebalance().await,
             AdminOperation::Events(request) => Ok(self.events(request)),
         };

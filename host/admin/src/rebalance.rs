@@ -10,7 +10,9 @@ use ostraca_core::node::{Event, Notice};
 use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::NodeStatus;
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::{DrainProgress, Problem, RebalancePlan, RebalanceProgress, ShardMove};
+use ostraca_wire::proto::{
+    DrainProgress, NodeIssue, Problem, RebalancePlan, RebalanceProgress, ShardMove,
+};
 use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
 use tokio::sync::oneshot;
 
@@ -81,7 +83,31 @@ impl AdminService {
         pools.iter().find(|pool| own.hosts(pool) && !has_other(pool)).cloned()
     }
 
-    pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
+    /// What a rebalance would do now, as the manager says: no other node knows the loads of shards and which hosts were
+    /// late. If the manager does not respond, the answer is what this node would do.
+    pub(super) async fn plan(&self) -> Result<RebalancePlan, Problem> {
+        let manager = self.current_view().manager.as_ref().map(|row| row.holder.clone());
+        if let Some(manager) = manager.filter(|_| !self.is_manager()) {
+            match self.gateway.rebalance_plan(&manager).await {
+                Ok(plan) => return Ok(plan),
+                Err(NodeIssue { node, reason }) => {
+                    tracing::info!(node, reason, "the manager does not show its plan");
+                }
+            }
+        }
+        self.own_plan().await
+    }
+
+    /// The plan for another node: `None` if this one is not the manager.
+    pub async fn plan_as_manager(&self) -> Option<RebalancePlan> {
+        match self.is_manager() {
+            true => self.own_plan().await.ok(),
+            false => None,
+        }
+    }
+
+    /// What this node would do as the manager.
+    async fn own_plan(&self) -> Result<RebalancePlan, Problem> {
         let (answer, received) = oneshot::channel();
         // If the control thread has ended, the sender is dropped, which the caller notices.
         let _ = self.control.send(control::Input::Plan(answer));
@@ -99,10 +125,7 @@ impl AdminService {
             true => "nodes run different versions: no rebalancing until they run the same one",
             false => "",
         };
-        Ok(AdminOutput::RebalancePlan(RebalancePlan {
-            moves,
-            blocked_reason: blocked_reason.into(),
-        }))
+        Ok(RebalancePlan { moves, blocked_reason: blocked_reason.into() })
     }
 
     pub(super) async fn rebalance(&self) -> Result<AdminOutput, Problem> {
@@ -112,10 +135,7 @@ impl AdminService {
         self.send_event(Event::Rebalance);
         // This request is queued behind the command on the control thread, so the plan reflects the moves that the
         // command has already started.
-        let nothing_to_move = match self.plan().await? {
-            AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.is_manager(),
-            _ => false,
-        };
+        let nothing_to_move = self.own_plan().await?.moves.is_empty() && self.is_manager();
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
             let mut progress = RebalanceProgress::default();

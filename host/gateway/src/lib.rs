@@ -28,6 +28,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
 use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
@@ -38,7 +39,7 @@ use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
 use ostraca_wire::peer::PeerDialer;
-use ostraca_wire::proto::{Envelope, NodeFigures, Reply};
+use ostraca_wire::proto::{Envelope, NodeFigures, RebalancePlan, Reply};
 use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -65,6 +66,9 @@ pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
 
 /// Returns what this node has done since it started; `None` if it is stopping.
 pub type FiguresSource = Box<dyn Fn() -> Option<NodeFigures> + Send + Sync>;
+
+/// Returns the moves that a rebalance would make now; `None` if this node is not the manager, or is stopping.
+pub type PlanSource = Box<dyn Fn() -> BoxFuture<'static, Option<RebalancePlan>> + Send + Sync>;
 
 /// The parts and settings of a gateway.
 pub struct GatewayDeps {
@@ -107,6 +111,7 @@ pub struct Gateway {
     feeds: Feeds,
     pauses: ShardPauses,
     own_figures: OnceLock<FiguresSource>,
+    own_plan: OnceLock<PlanSource>,
     tracer: Tracer,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
@@ -142,6 +147,7 @@ impl Gateway {
                 parts.stats,
             ),
             own_figures: OnceLock::new(),
+            own_plan: OnceLock::new(),
             tracer: parts.tracer,
             clock: parts.clock,
             types: parts.types,
@@ -184,6 +190,12 @@ impl Gateway {
     pub fn set_figures_source(&self, source: FiguresSource) {
         // It is set once, at the start.
         let _ = self.own_figures.set(source);
+    }
+
+    /// Sets where this node's plan of a rebalance comes from, which other nodes ask for if it is the manager.
+    pub fn set_plan_source(&self, source: PlanSource) {
+        // It is set once, at the start.
+        let _ = self.own_plan.set(source);
     }
 
     fn now(&self) -> u64 {

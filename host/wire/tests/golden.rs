@@ -309,8 +309,9 @@ fn streams_between_nodes_and_what_goes_over_them() {
         count_live: true,
         figures: true,
         shard_figures: true,
+        rebalance_plan: true,
     };
-    same(&request, "0a0a080112060a0174120169120174180120012801");
+    same(&request, "0a0a080112060a01741201691201741801200128013001");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
     let activity = Some(EntityActivity { failed_starts: 6, ..EntityActivity::default() });
@@ -328,12 +329,16 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason, live }];
     let figures = Some(NodeFigures { node: "n".into(), ..NodeFigures::default() });
     let shard_figures = vec![ShardFigures { shard: 3, ..ShardFigures::default() }];
-    let response = PeerInspectResponse { shards, types, figures, shard_figures };
+    let moves = vec![ShardMove { shard: 3, from: "a".into(), to: "b".into() }];
+    let rebalance_plan = Some(RebalancePlan { moves, blocked_reason: String::new() });
+    let response = PeerInspectResponse { shards, types, figures, shard_figures, rebalance_plan };
     let hex = concat!(
         "0a220801121e080110021a0a0a016312016d1803200450055a050806120172e203022806",
         "120d080110021a0177220408031004",
         "1a030a016e",
         "22020803",
+        "2a0a0a080803120161",
+        "1a0162",
     );
     same(&response, hex);
 }

@@ -16,7 +16,7 @@ use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
     InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, LiveEntities,
-    NodeFigures, NodeIssue, PeerInspectRequest, PeerInspectResponse,
+    NodeFigures, NodeIssue, PeerInspectRequest, PeerInspectResponse, RebalancePlan,
 };
 use ostraca_workers::{EntityInspection, Input, ShardFigures, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
@@ -118,6 +118,19 @@ impl Gateway {
         figures.ok_or_else(|| NodeIssue {
             node: at.node.to_string(),
             reason: "it is starting or stopping, or does not support this request".into(),
+        })
+    }
+
+    /// The moves that a rebalance would make now, from another node that is the manager.
+    ///
+    /// # Errors
+    /// If the node does not respond in time, is unreachable, is not the manager any more, or is of an earlier release.
+    pub async fn rebalance_plan(&self, manager: &Member) -> Result<RebalancePlan, NodeIssue> {
+        let request = PeerInspectRequest { rebalance_plan: true, ..PeerInspectRequest::default() };
+        let plan = self.ask(manager, &request).await?.rebalance_plan;
+        plan.ok_or_else(|| NodeIssue {
+            node: manager.node.to_string(),
+            reason: "it is not the manager, or does not support this request".into(),
         })
     }
 
@@ -228,7 +241,12 @@ impl Gateway {
             true => self.shard_figures_local().await?,
             false => Vec::new(),
         };
-        Some(PeerInspectResponse { shards: shards.collect(), types, figures, shard_figures })
+        let rebalance_plan = match self.own_plan.get().filter(|_| request.rebalance_plan) {
+            Some(plan) => plan().await,
+            None => None,
+        };
+        let shards = shards.collect();
+        Some(PeerInspectResponse { shards, types, figures, shard_figures, rebalance_plan })
     }
 }
 

@@ -213,6 +213,11 @@ impl Node {
         gateway.set_figures_source(Box::new(move || {
             figures.upgrade().map(|admin| admin.own_figures())
         }));
+        let plans = Arc::downgrade(&admin);
+        gateway.set_plan_source(Box::new(move || {
+            let admin = plans.upgrade();
+            async move { admin?.plan_as_manager().await }.boxed()
+        }));
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
             admin: admin.clone(),

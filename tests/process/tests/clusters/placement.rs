@@ -162,3 +162,40 @@ async fn a4_shards_with_many_turns_are_spread_over_the_hosts() {
     client.close().await;
     cluster.stop().expect("stop");
 }
+
+/// The manager here tolerates any difference, and the other nodes would tolerate none: only the manager's plan counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_node_shows_what_the_manager_would_move() {
+    let roles = ["store,manager,host,gateway", "host,gateway", "host,gateway"];
+    let options = Options { proxied: false, at_once: 0, ..Options::new("plan", &roles) };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    let tolerant = "[rebalance]\nstrategy = \"least-shard\"\nleast-shard-threshold = 1000";
+    cluster.home(0).set(tolerant).expect("a strategy");
+    let first = cluster.name(0);
+    let has_all = |view: &View| view.settled(SHARDS) && view.owned_by(&first) == SHARDS as usize;
+    cluster.start_node(0).expect("start");
+    cluster.wait("the first node has all shards", has_all).await.expect("all");
+    for node in [1, 2] {
+        cluster.start_node(node).expect("start");
+    }
+    cluster.wait("all are there", |view| view.nodes.nodes.len() == 3).await.expect("nodes");
+    // By then, each node knows the others.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for node in 0..3 {
+        let client = cluster.client(node).await.expect("a client");
+        let mut moves = 1;
+        // A busy machine may answer too late for the other node.
+        for _ in 0..20 {
+            moves = client.rebalance_plan().await.expect("a plan").moves.len();
+            if moves == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert_eq!(moves, 0, "node {node} shows a plan of its own");
+        client.close().await;
+    }
+    let view = cluster.view().await.expect("a view");
+    assert!(has_all(&view), "{view}");
+    cluster.stop().expect("stop");
+}
