@@ -103,6 +103,8 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::MovesRejected { .. } => Event { kind: "moves-rejected".into(), ..base },
         Notice::AllocationWaits { .. } => Event { kind: "allocation-waits".into(), ..base },
         Notice::ShardsReleased { .. } => Event { kind: "shards-released".into(), ..base },
+        Notice::ArbitrationDecided { winner, .. } => of("arbitration-decided", &winner),
+        Notice::ArbitrationLost { winner, .. } => of("arbitration-lost", &winner),
         Notice::NodeNameInUse(member) => of("name-in-use", &member),
         Notice::RolloutStopped { .. } => Event { kind: "rollout-stopped".into(), ..base },
     }

@@ -10,7 +10,7 @@ use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
 use ostraca_core::names;
 use ostraca_core::pools::{HOST_ROLE, HOST_ROLE_PREFIX, Pools};
-use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::{permanent_problem as problem, wire_kind};
 use ostraca_wire::proto::{
@@ -33,6 +33,9 @@ impl AdminService {
                 })
             };
             let answering = own.as_ref() == Some(node);
+            let member = Member { node: node.clone(), incarnation: row.incarnation };
+            let (unanswered_keep_alives, unreachable) =
+                view.unanswered_keep_alives.get(&member).copied().unwrap_or_default();
             NodeState {
                 name: node.to_string(),
                 incarnation: row.incarnation.to_string(),
@@ -51,6 +54,8 @@ impl AdminService {
                 is_self: answering,
                 reachable: (!answering && row.status == NodeStatus::Live)
                     .then(|| reached.contains(node)),
+                unanswered_keep_alives,
+                unreachable,
             }
         });
         let manager = view.manager.as_ref().filter(|row| view.alive(&row.holder));

@@ -616,6 +616,7 @@ pub fn key_text(key: &RowKey) -> String {
     match key {
         RowKey::Node(node) => format!("nodes/{node}"),
         RowKey::Manager => "manager".into(),
+        RowKey::Arbiter => "arbiter".into(),
         RowKey::Assignments(chunk) => format!("shards/{POOL}/{chunk:05}"),
     }
 }
@@ -624,6 +625,7 @@ pub fn key_text(key: &RowKey) -> String {
 pub fn parse_key(text: &str) -> Option<RowKey> {
     let key = match text.split_once('/') {
         None if text == "manager" => RowKey::Manager,
+        None if text == "arbiter" => RowKey::Arbiter,
         Some(("nodes", node)) if !node.is_empty() && !node.contains('/') => {
             RowKey::Node(node.into())
         }
@@ -645,6 +647,7 @@ pub fn encode_row(row: &Row) -> Result<Bytes, Error> {
     match row {
         Row::Node(row) => encode_value(row),
         Row::Manager(row) => encode_value(row),
+        Row::Arbiter(row) => encode_value(row),
         Row::Assignments(row) => encode_value(row),
     }
 }
@@ -658,6 +661,7 @@ pub fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, Error> 
     let value = match &key {
         RowKey::Node(_) => Row::Node(decode(row)?),
         RowKey::Manager => Row::Manager(decode(row)?),
+        RowKey::Arbiter => Row::Arbiter(decode(row)?),
         RowKey::Assignments(_) => Row::Assignments(decode(row)?),
     };
     Ok(Some((key, value, row.revision)))

@@ -54,7 +54,8 @@ Exit codes:
   5  not run: the message had no effect, and never will
   6  it is unknown whether the message ran: resend it with the same id
   7  the node could not start, or ended unexpectedly
-  8  the cluster is unhealthy (status), or its rows contradict each other (repair)";
+  8  the cluster is unhealthy (status), or its rows contradict each other (repair)
+  9  the node could not be reached by the others, and lost the arbiter's lease";
 
 /// Hosts durable entities whose logic is a WebAssembly component.
 #[derive(Debug, Parser)]

@@ -31,6 +31,8 @@ pub(crate) enum Exit {
     Unknown = 6,
     NodeFailed = 7,
     Unhealthy = 8,
+    /// The node lost an arbitration (E13).
+    ArbitrationLost = 9,
     /// The shell convention: 128 plus the number of SIGINT.
     Interrupted = 130,
 }
@@ -171,7 +173,11 @@ impl From<ConfigError> for Failure {
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
-        let exit = if error.exit_code() == 2 { Exit::Usage } else { Exit::NodeFailed };
+        let exit = match error.exit_code() {
+            2 => Exit::Usage,
+            9 => Exit::ArbitrationLost,
+            _ => Exit::NodeFailed,
+        };
         let help = error.help_text().unwrap_or_default();
         let failure = Self::new(exit, error.code(), error.to_string()).help(help);
         match error {

@@ -100,6 +100,8 @@ fn nodes() -> Nodes {
         is_self: name == "n1",
         reachable: (name != "n1").then_some(name == "n3"),
         registered_at_unix_ms: 1_700_000_000_000,
+        unanswered_keep_alives: if name == "n2" { 7 } else { 0 },
+        unreachable: name == "n2",
     };
     Nodes {
         nodes: vec![

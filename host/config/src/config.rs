@@ -40,6 +40,7 @@ mod kubernetes;
 mod metrics;
 mod node_sections;
 mod numbers;
+mod partition;
 mod postgres;
 mod renamed;
 mod rows_store;

@@ -8,6 +8,7 @@ use ostraca_core::shard::Ownership;
 use ostraca_workers as worker;
 
 use super::event_loop::ControlLoop;
+use crate::Error;
 
 /// Number of renewals between two writes of cluster time and of the store's witness. If a crash loses some cluster
 /// time, the only effect is that lanes expire later.
@@ -73,6 +74,10 @@ impl ControlLoop {
                 tracing::warn!("this incarnation has been fenced; registering a new one");
                 self.deps.gateway.set_local_member(None);
             }
+            Action::ArbitrationLost { number, winner } => {
+                // Nobody receives the error if the node is already stopping.
+                let _ = self.deps.failures.send(Error::ArbitrationLost { number, winner });
+            }
             Action::Left => {
                 self.deps.gateway.set_local_member(None);
                 self.deps.view.send_modify(|view| Arc::make_mut(view).has_left = true);
@@ -86,6 +91,8 @@ impl ControlLoop {
             Notice::ShardAssigned { .. } | Notice::HandOffStarted { .. } => {
                 tracing::debug!("{notice}");
             }
+            Notice::ArbitrationLost { .. } => tracing::error!("{notice}"),
+            Notice::ArbitrationDecided { .. } => tracing::warn!("{notice}"),
             Notice::NodeNameInUse(member) => tracing::error!(
                 %member,
                 "another process renews this node's lease, so this one cannot register: is its data directory a copy?"

@@ -1,6 +1,7 @@
 //! Errors of the control thread, which end the node.
 
 use ostraca_codes::{Code, codes};
+use ostraca_core::rows::Member;
 
 /// Why the control thread was not started, or why the node cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,16 @@ pub enum Error {
     /// A row that every node must understand cannot be read.
     #[error(transparent)]
     Row(#[from] ostraca_catalog::Error),
+    /// The node lost an arbitration (E13).
+    #[error(
+        "this node lost arbitration {number}: node {winner} cannot reach it, and took the arbiter's lease"
+    )]
+    ArbitrationLost {
+        /// The number of the arbitration.
+        number: u64,
+        /// The incarnation that won it.
+        winner: Member,
+    },
     /// A worker panicked, and its shards are lost.
     #[error("a part of the node ended: worker {0} panicked")]
     WorkerPanicked(usize),
@@ -24,6 +35,7 @@ impl Error {
         match self {
             Self::Thread(_) => codes::THREAD_FAILED,
             Self::Row(error) => error.code(),
+            Self::ArbitrationLost { .. } => codes::ARBITRATION_LOST,
             Self::WorkerPanicked(_) => codes::NODE_FAILED,
         }
     }
@@ -34,6 +46,9 @@ impl Error {
         match self {
             Self::Thread(_) => Some("check the limits on processes and memory (`ulimit -u`)"),
             Self::Row(error) => error.help_text(),
+            Self::ArbitrationLost { .. } => Some(
+                "restore the connection between the nodes' UDP ports, and start the node again; `ostraca nodes` shows who cannot reach whom",
+            ),
             Self::WorkerPanicked(_) => None,
         }
     }
@@ -42,7 +57,7 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Thread(_) | Self::WorkerPanicked(_) => true,
+            Self::Thread(_) | Self::ArbitrationLost { .. } | Self::WorkerPanicked(_) => true,
             Self::Row(error) => error.is_retryable(),
         }
     }

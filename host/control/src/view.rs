@@ -34,6 +34,9 @@ pub struct ClusterView {
     pub held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
     /// Hosts that cannot run every deployed type, with those types. Only the manager knows them.
     pub hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
+    /// Members that left this node's last keep-alives unanswered: how many in a row, and whether each counts as unreachable
+    /// (E12).
+    pub unanswered_keep_alives: BTreeMap<Member, (u64, bool)>,
     /// Whether this node has left.
     pub has_left: bool,
     /// The pools; `None` until the first view of the machine.
@@ -122,6 +125,10 @@ impl ClusterView {
             hosts_with_unrunnable_types: machine
                 .hosts_with_unrunnable_types()
                 .map(|(node, types)| (node.clone(), types.to_vec()))
+                .collect(),
+            unanswered_keep_alives: machine
+                .unanswered_keep_alives()
+                .map(|(member, failures, unreachable)| (member, (failures, unreachable)))
                 .collect(),
             has_left: before.has_left,
             pools: match &before.pools {

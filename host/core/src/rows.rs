@@ -121,6 +121,7 @@ impl Extensible for NodeRow {
         Self::POOL_ROLES,
         Self::HOST_PROCESS,
         Self::WEIGHT,
+        Self::CONNECTIVITY,
     ];
 }
 
@@ -131,6 +132,7 @@ impl NodeRow {
     const POOL_ROLES: u32 = 12;
     const HOST_PROCESS: u32 = 14;
     const WEIGHT: u32 = 16;
+    const CONNECTIVITY: u32 = 18;
 
     /// The row of a live node with all roles and no addresses, with a lease of 3 s.
     #[cfg(any(test, feature = "testing"))]
@@ -222,6 +224,32 @@ impl NodeRow {
             _ => self.extensions.set(Self::WEIGHT, &weight)?,
         }
         Ok(self)
+    }
+
+    /// Whether the node sends and answers keep-alives (E12).
+    #[must_use]
+    pub fn answers_keep_alives(&self) -> bool {
+        self.connectivity().is_some()
+    }
+
+    /// Whether the node takes part in arbitrations: it ends itself if it loses one (E13).
+    #[must_use]
+    pub fn follows_arbiter(&self) -> bool {
+        self.connectivity() == Some(true)
+    }
+
+    fn connectivity(&self) -> Option<bool> {
+        // Bytes that do not decode as a flag count as none.
+        self.extensions.get(Self::CONNECTIVITY).ok().flatten()
+    }
+
+    /// Returns the row of a node that answers keep-alives, and that may take part in arbitrations. A row without space
+    /// for this is returned unchanged.
+    #[must_use]
+    pub fn with_keep_alives(mut self, follows_arbiter: bool) -> Self {
+        // Without the field, other nodes neither count keep-alives to the node nor end it.
+        let _ = self.extensions.set(Self::CONNECTIVITY, &follows_arbiter);
+        self
     }
 
     /// Whether the node's release knows that there may be several pools.
@@ -349,6 +377,24 @@ impl ManagerRow {
     }
 }
 
+/// `arbiter`: which node took the arbiter's lease last, during a partition in which both sides reach this store (E13).
+/// The row ends only the incarnations that it names, so it says nothing to any other that reads it later.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ArbiterRow {
+    /// Rises with each arbitration. One node wins each number, by compare-and-set.
+    pub number: u64,
+    /// The incarnation that took the lease.
+    pub winner: Member,
+    /// The live incarnations that the winner could not reach. Each ends itself unless the winner reaches it after all.
+    pub unreachable: Vec<Member>,
+    /// Fields of later releases.
+    pub extensions: Extensions<ArbiterRow>,
+}
+
+impl Extensible for ArbiterRow {
+    const NAME: &'static str = "ArbiterRow";
+}
+
 /// `shards/default/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, whatever their pools, with the term of its writer (R10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AssignmentsRow {
@@ -410,6 +456,8 @@ pub enum RowKey {
     Manager,
     /// A chunk of the assignments.
     Assignments(u32),
+    /// The row of the arbiter's lease.
+    Arbiter,
 }
 
 impl RowKey {
@@ -429,6 +477,8 @@ pub enum Row {
     Manager(ManagerRow),
     /// The value of [`RowKey::Assignments`].
     Assignments(AssignmentsRow),
+    /// The value of [`RowKey::Arbiter`].
+    Arbiter(ArbiterRow),
 }
 
 /// The chunk that contains a shard.

@@ -316,11 +316,12 @@ impl NodeError {
         }
     }
 
-    /// The exit code of the command line: 2 for invalid input, 7 for everything else.
+    /// The exit code of the command line: 2 for invalid input, 9 after a lost arbitration, 7 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::DirectoryNotEmpty(_) | Self::InvalidValue(_) => 2,
+            Self::Control(ostraca_control::Error::ArbitrationLost { .. }) => 9,
             _ => 7,
         }
     }

@@ -219,6 +219,8 @@ fn responses_about_the_cluster() {
         is_self: true,
         reachable: Some(false),
         registered_at_unix_ms: 13,
+        unanswered_keep_alives: 14,
+        unreachable: true,
     };
     let shard = ShardInfo {
         shard: 1,
@@ -416,7 +418,7 @@ fn responses_about_the_cluster() {
     for (response, golden) in [
         (
             Response::Nodes(Nodes { nodes: vec![node], manager: "m".into(), term: 3 }),
-            "080142260a1f0a016e1201691a01722201612805320176380740084801500a58016000680d12016d1803",
+            "0801422a0a230a016e1201691a01722201612805320176380740084801500a58016000680d700e780112016d1803",
         ),
         (
             Response::Pools(Pools { pools: vec![pool] }),

@@ -194,6 +194,7 @@ fn apply_action(
         | Action::CheckProcess { .. }
         | Action::Notify(_)
         | Action::Fenced
+        | Action::ArbitrationLost { .. }
         | Action::Left => {}
     }
 }

@@ -11,6 +11,7 @@
 //! the shards balanced within [`SETTLED`].
 
 mod admission;
+mod arbiter;
 mod asks;
 mod channels;
 mod client_conns;
@@ -137,6 +138,8 @@ pub struct Options {
     pub leases_alone: bool,
     /// A health check takes every process that does not renew its lease for one that has ended (R9).
     pub guesses_health: bool,
+    /// The only fault is that nodes cannot reach each other for good, while all of them reach the store (E13).
+    pub arbitrates: bool,
     /// The number of messages in the run.
     pub messages: u64,
     /// The run prints what happens.
@@ -168,6 +171,7 @@ impl Default for Options {
             moves_data: false,
             leases_alone: false,
             guesses_health: false,
+            arbitrates: false,
             messages: 150,
             trace: false,
             trace_shard: None,
@@ -178,7 +182,7 @@ impl Default for Options {
 impl Options {
     /// Whether the run has only one kind of fault.
     fn has_one_fault(&self) -> bool {
-        self.pauses || self.slow_store || self.claims_hang
+        self.pauses || self.slow_store || self.claims_hang || self.arbitrates
     }
 }
 
@@ -380,6 +384,10 @@ enum SimEvent {
         pid: Pid,
     },
     InjectFault(Fault),
+    /// The process of a node that lost an arbitration ends, if it still runs.
+    EndLoser {
+        pid: Pid,
+    },
     CheckProgress,
 }
 
@@ -456,6 +464,7 @@ struct World {
     escalations: BTreeMap<(Pid, ShardId), usize>,
     /// The pools, and who knows of them.
     placements: placements::PlacementPlan,
+    arbiter: arbiter::ArbiterPlan,
     pools: pools::PoolPlan,
     /// How many hosts there must be before the first allocation.
     min_hosts: usize,
@@ -721,6 +730,7 @@ impl World {
             SimEvent::WindDown { pid } => self.wind_down(pid),
             SimEvent::Closed { pid } => self.closed(pid),
             SimEvent::InjectFault(fault) => self.inject_fault(fault),
+            SimEvent::EndLoser { pid } => self.end_loser(pid),
             SimEvent::CheckProgress => self.check_progress(),
         }
     }

@@ -77,6 +77,12 @@ pub enum ViolationKind {
     LeftWithShards,
     /// A node left without being told to.
     LeftUnrequested,
+    /// A number of the arbiter's lease has two winners, or is lower than one before (E13).
+    ArbiterOrder,
+    /// A node that lost an arbitration goes on (E13).
+    LoserWentOn,
+    /// A node ended itself although it lost no arbitration, or had the winner's flag (E13).
+    EndedWithoutLoss,
     /// A router requests a wake-up although nothing is due.
     RouterSpins,
     /// The oracle could not compare all values: too many combinations of unknown commands explain them.

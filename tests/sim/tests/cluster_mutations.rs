@@ -717,3 +717,12 @@ fn r26_a_move_outside_a_hand_off_loses_commits() {
     let named = ViolationKind::History(History::LostCommit);
     breaks(&options, named, &follows.concat(), 15);
 }
+
+#[test]
+fn e13_a_loser_that_goes_on_is_detected() {
+    let node = vec![node::Mutation::IgnoreLostArbitration];
+    let options = Options { node_mutations: node, arbitrates: true, ..Options::default() };
+    // The sides cannot forward messages to each other.
+    let follows = [ViolationKind::Unanswered, ViolationKind::Unserved];
+    breaks(&options, ViolationKind::LoserWentOn, &follows, 50);
+}

@@ -1,7 +1,8 @@
 //! Thousands of runs of a whole cluster, each with faults. The oracle and the guard, which sees the whole cluster,
 //! check each run.
 //!
-//! `SEED=n` replays one run (`TRACE=1` prints its events; `CLAIMS_HANG=1`: one of the test about hosts that are late). `SEEDS=n` changes the number of runs; with fewer than the
+//! `SEED=n` replays one run (`TRACE=1` prints its events; `CLAIMS_HANG=1`: one of the test about hosts that are late;
+//! `ARBITRATES=1`: one of the test about a lasting partition). `SEEDS=n` changes the number of runs; with fewer than the
 //! default, not every fault has to occur.
 
 mod common;
@@ -36,7 +37,9 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
         let trace = number("TRACE").is_some();
         let trace_shard = number("TRACE_SHARD").and_then(|shard| shard.try_into().ok());
         let claims_hang = number("CLAIMS_HANG").is_some();
-        let report = run(seed, Options { trace, trace_shard, claims_hang, ..Options::default() });
+        let arbitrates = number("ARBITRATES").is_some();
+        let options = Options { trace, trace_shard, claims_hang, arbitrates, ..Options::default() };
+        let report = run(seed, options);
         if trace {
             for operation in &report.history {
                 println!("{}", serde_json::to_string(operation).expect("plain data"));
@@ -124,6 +127,18 @@ fn k14_a_host_whose_claims_hang_keeps_no_shard_unserved() {
         moved += u64::from(report.tally.0.contains_key(late));
     }
     assert!(moved >= 150, "shards moved in only {moved} runs");
+}
+
+#[test]
+fn e13_a_lasting_partition_ends_and_all_is_served() {
+    let options = Options { arbitrates: true, ..Options::default() };
+    let mut ended = 0;
+    for seed in 1..=200 {
+        let report = run(seed, options.clone());
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
+        ended += u64::from(report.tally.0.contains_key("transition: arbitration lost"));
+    }
+    assert!(ended >= 120, "nodes lost in only {ended} runs");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{
-    Assignment, AssignmentsRow, HandOffId, HandOffIntent, HostProcess, ManagerRow, Member, NodeRow,
-    NodeStatus, PodProcess, Roles,
+    ArbiterRow, Assignment, AssignmentsRow, HandOffId, HandOffIntent, HostProcess, ManagerRow,
+    Member, NodeRow, NodeStatus, PodProcess, Roles,
 };
 
 use super::*;
@@ -57,6 +57,14 @@ fn the_cores_rows_have_golden_bytes() {
     let shards_bytes =
         [3, 2, 2, 5, 1, 2, b'n', b'1', 3, 200, 1, 1, 2, 9, 1, 2, b'n', b'2', 0, 0, 0, 0, 0, 0];
     holds(&RowKey::Assignments(0), &Row::Assignments(shards), &shards_bytes);
+    let arbiter = ArbiterRow {
+        number: 4,
+        winner: holder.clone(),
+        unreachable: vec![holder.clone()],
+        extensions: Default::default(),
+    };
+    let arbiter_bytes = [3, 4, 2, b'n', b'1', 3, 200, 1, 1, 2, b'n', b'1', 3, 200, 1, 0];
+    holds(&RowKey::Arbiter, &Row::Arbiter(arbiter), &arbiter_bytes);
     let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
     holds(&RowKey::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
     let node_bytes =
@@ -209,6 +217,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
     for key in [
         RowKey::Node("n-1.x".into()),
         RowKey::Manager,
+        RowKey::Arbiter,
         RowKey::Assignments(0),
         RowKey::Assignments(1_023),
     ] {
@@ -219,6 +228,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
         "cluster",
         "time",
         "manager/",
+        "arbiter/",
         "nodes/",
         "nodes/a/b",
         "shards/default/3",

@@ -23,6 +23,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
                     "registered_at_unix_ms": it.registered_at_unix_ms, "renewals": it.renewals,
                     "store_available": it.store_available, "version": it.version,
                     "is_self": it.is_self, "reachable": it.reachable,
+                    "unanswered_keep_alives": it.unanswered_keep_alives, "unreachable": it.unreachable,
                 })
             })
             .collect();
@@ -75,16 +76,20 @@ fn notes(all: &Nodes, it: &NodeState) -> String {
     let is_live = matches!(it.status(), NodeStatus::Live | NodeStatus::Draining);
     let mut notes = Vec::new();
     if it.name == all.manager {
-        notes.push("manager");
+        notes.push("manager".to_owned());
     }
     if it.is_self {
-        notes.push("answered this request");
+        notes.push("answered this request".into());
     }
     if is_live && !it.store_available {
-        notes.push("store unreachable");
+        notes.push("store unreachable".into());
     }
     if is_live && it.reachable == Some(false) {
-        notes.push("not connected");
+        notes.push("not connected".into());
+    }
+    if is_live && it.unreachable {
+        let by = all.nodes.iter().find(|node| node.is_self).map_or("", |node| node.name.as_str());
+        notes.push(format!("unreachable by {by} ({} keep-alives)", it.unanswered_keep_alives));
     }
     notes.join(", ")
 }

@@ -104,6 +104,11 @@ section! {
             happened: "A part of the node ended unexpectedly.",
             help: "Restart the node, and report it as a bug.",
         }
+        ARBITRATION_LOST = "arbitration-lost" {
+            retry: Yes,
+            happened: "Exit code 9. Nodes could not reach each other although all reached the store, and another side took the arbiter's lease (`partition.arbiter`). The node stopped its shards, and other nodes serve them.",
+            help: "Restore the connection between the nodes' UDP ports, and start the node again.",
+        }
         STORE_MISSING = "store-missing" {
             retry: No,
             happened: "There is no store at that path, in that database, or under that prefix or name.",

@@ -251,7 +251,7 @@ fn is_address(address: &str) -> bool {
 
 fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let (network, entities, store) = (&file.network, &file.entities, &file.store);
-    let hand_off = &file.hand_off;
+    let (hand_off, partition) = (&file.hand_off, &file.partition);
     let all = [
         (["", "lease"], file.lease, 100 * MS, HOUR),
         (["", "renew-interval"], file.renew_interval, 10 * MS, HOUR),
@@ -314,6 +314,9 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["kubernetes", "watch-timeout"], file.kubernetes.watch_timeout, 10 * MS, HOUR),
         (["health-check", "interval"], file.health_check.interval, 10 * MS, HOUR),
         (["health-check", "timeout"], file.health_check.timeout, 10 * MS, HOUR),
+        (["partition", "keep-alive-interval"], partition.keep_alive_interval, 10 * MS, HOUR),
+        (["partition", "arbiter-timeout"], partition.arbiter_timeout, 10 * MS, HOUR),
+        (["partition", "arbiter-flag-timeout"], partition.arbiter_flag_timeout, 10 * MS, HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),
@@ -337,6 +340,14 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
             let why = "`keep-alive-interval` must be at most half of `idle-timeout`: otherwise idle connections close";
             return Err(input.at(&[section, "keep-alive-interval"], why.into(), None));
         }
+    }
+    if partition.arbiter_flag_timeout < partition.keep_alive_interval * 2 {
+        let why = "`arbiter-flag-timeout` must be at least twice `keep-alive-interval`: the winner sends its flag once in each interval, and one may be lost";
+        return Err(input.at(&["partition", "arbiter-flag-timeout"], why.into(), None));
+    }
+    if partition.arbiter_timeout < partition.arbiter_flag_timeout {
+        let why = "`arbiter-timeout` must not be shorter than `arbiter-flag-timeout`: otherwise the lease is taken again before the last losers have ended";
+        return Err(input.at(&["partition", "arbiter-timeout"], why.into(), None));
     }
     if file.gateway.default_timeout > file.gateway.max_timeout {
         let why = "`default-timeout` must not be longer than `max-timeout`";
@@ -449,6 +460,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
             file.rebalance.least_shard_max_moving,
             MAX_SHARDS,
         ),
+        (["partition", "keep-alive-failures"], file.partition.keep_alive_failures, 1_000),
         (["", "manager-silence-leases"], file.manager_silence_leases, 1_000),
         (["guests", "max-live-instances"], file.guests.max_live_instances.unwrap_or(1), MILLION),
         (["components", "core-instances"], components.core_instances, 10_000),

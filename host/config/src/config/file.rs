@@ -20,6 +20,7 @@ use super::node_sections::{
     RebalanceSection, Role,
 };
 use super::numbers::{millis, saturating_u32, saturating_usize};
+use super::partition::PartitionSection;
 use super::postgres::PostgresSection;
 use super::rows_store::RowsStore;
 use super::traces::TracesSection;
@@ -69,6 +70,7 @@ pub(super) struct ConfigFile {
     pub(super) etcd: EtcdSection,
     pub(super) kubernetes: KubernetesSection,
     pub(super) health_check: HealthCheckSection,
+    pub(super) partition: PartitionSection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -257,6 +259,7 @@ impl Default for ConfigFile {
             etcd: EtcdSection::default(),
             kubernetes: KubernetesSection::default(),
             health_check: HealthCheckSection::default(),
+            partition: PartitionSection::default(),
         }
     }
 }
@@ -566,7 +569,7 @@ impl ConfigFile {
 
     /// Settings of the node's state machine.
     pub(super) fn node_settings(&self) -> node::Settings {
-        node::Settings {
+        let settings = node::Settings {
             settings_revision: 0,
             lease: millis(self.lease),
             renew_interval: millis(self.renew_interval),
@@ -592,9 +595,9 @@ impl ConfigFile {
             // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
             // Elsewhere, another process could renew the lease under this node's name.
             embedded_store: self.roles.contains(&Role::Store) && self.place_of_rows().is_none(),
-            health_check_interval: None,
-            mutations: Vec::new(),
-        }
+            ..node::Settings::default()
+        };
+        self.partition.apply(settings)
     }
 
     /// `manager-silence-leases` as a time, in milliseconds.

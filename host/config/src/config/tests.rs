@@ -415,6 +415,17 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[hand-off]\nack-timeout = \"5 s\"", None, "before it receives"),
         ("node = \"n\"\n[hand-off]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
         ("node = \"n\"\n[peers]\nkeep-alive-interval = \"2 s\"", Some(3), "at most half"),
+        (
+            "node = \"n\"\n[partition]\nkeep-alive-failures = 0",
+            Some(3),
+            "`keep-alive-failures` must be from 1 to 1000",
+        ),
+        ("node = \"n\"\n[partition]\nkeep-alive-interval = \"2 s\"", None, "at least twice"),
+        (
+            "node = \"n\"\n[partition]\narbiter-timeout = \"2 s\"",
+            Some(3),
+            "must not be shorter than `arbiter-flag-timeout`",
+        ),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
     ];
     for (text, line, expected_text) in cases {

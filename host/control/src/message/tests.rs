@@ -54,6 +54,9 @@ fn every_kind_of_control_message_keeps_its_number() {
         (7, ControlMessage::NodeUnreachable { node: one() }),
         (8, ControlMessage::Loads(vec![(shard, 5)])),
         (9, ControlMessage::MoveShard { shard, to: one() }),
+        (10, ControlMessage::KeepAlive { to: incarnation, number: 6 }),
+        (11, ControlMessage::KeepAliveAck { to: incarnation, number: 6 }),
+        (12, ControlMessage::ArbiterFlag { number: 7 }),
     ];
     for (number, message) in kinds {
         let bytes = codec::encode(&message).expect("encodes");

@@ -121,6 +121,14 @@ pub enum Action {
     /// This incarnation has ended although its process still runs: all its shards were dropped. The node registers
     /// again.
     Fenced,
+    /// This node lost an arbitration (E13): its shards are suspended and stop, and its process must end. The node marks
+    /// its own row as left if it can; [`Action::Left`] follows then, but the process must not wait for it for long.
+    ArbitrationLost {
+        /// The number of the arbitration.
+        number: u64,
+        /// The node that won it.
+        winner: Member,
+    },
     /// The node has left: no action follows.
     Left,
 }
@@ -231,6 +239,22 @@ pub enum Notice {
         /// Why they are invalid.
         reason: InvalidMove,
     },
+    /// A node took the arbiter's lease: the members that it cannot reach end themselves (E13).
+    ArbitrationDecided {
+        /// The number of the arbitration.
+        number: u64,
+        /// The node that took the lease.
+        winner: Member,
+        /// The members that it cannot reach.
+        unreachable: Vec<Member>,
+    },
+    /// This node lost an arbitration, and ends (E13).
+    ArbitrationLost {
+        /// The number of the arbitration.
+        number: u64,
+        /// The node that won it.
+        winner: Member,
+    },
     /// Another process renews the lease of this node's name: is its data directory a copy?
     NodeNameInUse(Member),
     /// A revision no longer reaches further entities by itself (R24).
@@ -309,6 +333,18 @@ impl fmt::Display for Notice {
             Self::RolloutStopped { entity_type, revision, why } => {
                 write!(f, "the rollout of revision {revision} of `{entity_type}` stopped: {why}")
             }
+            Self::ArbitrationDecided { number, winner, unreachable } => {
+                let names: Vec<_> = unreachable.iter().map(ToString::to_string).collect();
+                let names = names.join(", ");
+                write!(
+                    f,
+                    "node {winner} took the arbiter's lease, number {number}: it cannot reach {names}, which must end"
+                )
+            }
+            Self::ArbitrationLost { number, winner } => write!(
+                f,
+                "this node lost arbitration {number}: node {winner} took the arbiter's lease and cannot reach this node, so its shards stop and its process ends"
+            ),
             Self::NodeNameInUse(member) => {
                 write!(
                     f,

@@ -61,6 +61,26 @@ pub enum ControlMessage {
         /// Its next owner.
         to: NodeId,
     },
+    /// To every live member: are you reachable (E12)?
+    KeepAlive {
+        /// The incarnation that is meant; another one does not answer.
+        to: Incarnation,
+        /// Rises with each keep-alive of the sender's process to the receiver.
+        number: u64,
+    },
+    /// Answers a keep-alive.
+    KeepAliveAck {
+        /// The incarnation that sent the keep-alive.
+        to: Incarnation,
+        /// The number of the keep-alive.
+        number: u64,
+    },
+    /// Winner of an arbitration to every member that it reaches: it stays (E13). Counts only from the winner itself, so
+    /// no node can relay it.
+    ArbiterFlag {
+        /// The number of the arbitration.
+        number: u64,
+    },
 }
 
 /// Identifies a hand-off in every message about it. A message counts only if all parts match (R11).
@@ -80,7 +100,7 @@ pub struct HandOff {
 
 impl ControlMessage {
     /// How many kinds this release knows. It ignores messages of higher kinds.
-    pub const KIND_COUNT: u32 = 10;
+    pub const KIND_COUNT: u32 = 13;
 }
 
 /// Everything that a node holds.

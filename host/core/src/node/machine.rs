@@ -7,9 +7,11 @@
 //! Confusing at first: each part is level-triggered. After every event it compares the actual with the desired
 //! state and closes the gap, so that a lost message or the crash of another node needs no recovery code of its own.
 
+mod arbiter;
 mod context;
 mod dispatch;
 mod holdings;
+mod keep_alives;
 mod manager;
 mod membership;
 mod observed;
@@ -30,8 +32,10 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
 use crate::pools::Pools;
 use crate::rows::{AssignmentsRow, HostProcess, ManagerRow, Member, NodeRow, PodProcess, Roles};
+use arbiter::Arbiter;
 use context::Context;
 use holdings::Holdings;
+use keep_alives::KeepAlives;
 use manager::Manager;
 use membership::{Leaving, Membership};
 use observed::ObservedCluster;
@@ -75,6 +79,8 @@ pub struct Machine {
     holdings: Holdings,
     observed: ObservedCluster,
     manager: Manager,
+    keep_alives: KeepAlives,
+    arbiter: Arbiter,
     /// When an event was last handled: an observer that slept must not declare others dead (R8).
     last_event_at: Option<u64>,
     next_wake: Option<u64>,
@@ -101,6 +107,8 @@ impl Machine {
             holdings: Holdings::default(),
             observed,
             manager: Manager::new(strategy),
+            keep_alives: KeepAlives::default(),
+            arbiter: Arbiter::default(),
             last_event_at: None,
             next_wake: None,
         }
@@ -113,7 +121,16 @@ impl Machine {
         self.membership.check_lapse(&mut self.context);
         // A thousand of these may arrive at the same time, and none affects the manager's decisions: the manager
         // decides at a later event.
-        let is_minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
+        let is_minor = match &event {
+            Event::ShardServing { .. } | Event::StoreResponded { .. } => true,
+            Event::Received { message, .. } => matches!(
+                message,
+                ControlMessage::KeepAlive { .. }
+                    | ControlMessage::KeepAliveAck { .. }
+                    | ControlMessage::ArbiterFlag { .. }
+            ),
+            _ => false,
+        };
         self.dispatch(event);
         self.deliver_local_messages();
         self.drive(is_minor);
@@ -180,6 +197,14 @@ impl Machine {
             .map(|(member, types)| (&member.node, types))
     }
 
+    /// Members that left this node's last keep-alives unanswered: each member, how many in a row, and whether it counts
+    /// as unreachable (E12).
+    pub fn unanswered_keep_alives(&self) -> impl Iterator<Item = (Member, u64, bool)> {
+        let limit = u64::from(self.context.settings.keep_alive_failures);
+        let counts = self.keep_alives.unanswered();
+        counts.map(move |(member, failures)| (member, failures, failures >= limit))
+    }
+
     /// The cluster's pools, as far as the machine knows them.
     #[must_use]
     pub fn pools(&self) -> &Pools {
@@ -228,6 +253,8 @@ impl Machine {
             self.observed.restart_lease_timers(now);
             self.holdings.restart_manager_silence_timers(&self.context);
             self.manager.restart_timers(&self.context);
+            self.keep_alives.restart();
+            self.arbiter.restart_timers();
         }
         self.last_event_at = Some(now);
     }
@@ -236,6 +263,7 @@ impl Machine {
     fn drive(&mut self, is_minor: bool) {
         self.observed.drive_list(&mut self.context);
         self.drive_membership();
+        self.drive_arbiter();
         self.drive_holdings();
         self.manager.drive_drains(&mut self.context, &self.observed);
         if !is_minor {
@@ -261,6 +289,20 @@ impl Machine {
         holdings.apply_changed_chunks(context, observed, membership);
         if holdings.manager_is_silent(context, observed, membership) {
             membership.retire();
+        }
+    }
+
+    fn drive_arbiter(&mut self) {
+        let Self { context, membership, observed, keep_alives, arbiter, .. } = self;
+        let me = membership.member().filter(|_| !membership.is_suspended());
+        let Some(me) = me.filter(|_| observed.is_watching()) else {
+            // What this node misses says nothing about others.
+            keep_alives.restart();
+            return arbiter.restart_timers();
+        };
+        keep_alives.drive(context, observed);
+        if arbiter.drive(context, observed, keep_alives, me, membership.stays()) {
+            membership.lose(context);
         }
     }
 

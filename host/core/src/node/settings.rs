@@ -57,6 +57,18 @@ pub struct Settings {
     /// Interval at which the process of a node that does not renew its lease is checked (S7). Default `None`: there is
     /// no health check.
     pub health_check_interval: Option<u64>,
+    /// Interval between keep-alives to each live member (E12). Default `None`: none are sent.
+    pub keep_alive_interval: Option<u64>,
+    /// After how many keep-alives in a row without an answer a member counts as unreachable. Default 5.
+    pub keep_alive_failures: u32,
+    /// Whether this node takes part in arbitrations (E13). Default: it does not.
+    pub arbiter: bool,
+    /// How long a node that reaches every member would wait before it takes the arbiter's lease; one that reaches fewer
+    /// waits longer in inverse proportion (E13). Default 5,000.
+    pub arbiter_timeout: u64,
+    /// How long a member that the winner could not reach waits for the winner's flag before it ends itself (E13).
+    /// Default 3,000.
+    pub arbiter_flag_timeout: u64,
     /// Whether the store's directory lock proves that no earlier incarnation of this node runs (R7): only if the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
@@ -108,6 +120,11 @@ impl Default for Settings {
             manager_silence_timeout: 6_000,
             campaign_stagger: 150,
             health_check_interval: None,
+            keep_alive_interval: None,
+            keep_alive_failures: 5,
+            arbiter: false,
+            arbiter_timeout: 5_000,
+            arbiter_flag_timeout: 3_000,
             embedded_store: false,
             mutations: Vec::new(),
         }
@@ -186,6 +203,8 @@ pub enum Mutation {
     LeaseFromRenewalResponse,
     /// A lease is counted from when the answer to its registration arrived (R8).
     LeaseFromRegistrationResponse,
+    /// A node that lost an arbitration goes on (E13).
+    IgnoreLostArbitration,
     /// A row that is older than the known one replaces it.
     AcceptOlderRows,
 }

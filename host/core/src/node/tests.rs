@@ -3,6 +3,7 @@
 //! The simulator runs the same code with faults of every kind; these tests show the intended behavior.
 
 mod alone;
+mod arbiter;
 mod canonical;
 mod cluster;
 mod control_messages;

@@ -101,6 +101,10 @@ fn raise(item: Item, least: u64) -> Result<Item, StoreError> {
             }
         }
         Row::Manager(manager) => manager.term = raised(manager.term),
+        Row::Arbiter(arbiter) => {
+            arbiter.number = raised(arbiter.number);
+            arbiter.unreachable.clear();
+        }
         Row::Assignments(chunk) => {
             chunk.term = raised(chunk.term);
             for assignment in &mut chunk.assignments {

@@ -2,7 +2,7 @@
 //!
 //! Most of them exist nowhere else, so a damaged one is only reported. Two can be written anew: the certificate of a
 //! node, and the name of the store of the state, if that is the store that has the rows, too. Pins and placements are
-//! removed: without them, shards are where the strategy wants them.
+//! removed: without them, shards are where the strategy wants them. So is the row of the arbiter.
 
 use ostraca_catalog::Error;
 use ostraca_catalog::namespaces::{NamespaceRow, namespace_name};
@@ -16,6 +16,7 @@ use ostraca_catalog::rows::{
 use ostraca_config::config::MAX_SHARDS;
 use ostraca_config::policy::Policy;
 use ostraca_core::extensions::Extensions;
+use ostraca_core::rows::{ArbiterRow, RowKey};
 use ostraca_store::{CompareAndSet, StoredRow};
 
 use super::contradiction::{ContradictionKind, Findings, RESTORE, Remedy};
@@ -82,6 +83,10 @@ fn check_other(snapshot: &Snapshot, row: &StoredRow, findings: &mut Findings) ->
         }
         key if key.strip_prefix(CERTIFICATES).is_some_and(|node| !node.contains('/')) => {
             check_certificate(snapshot, row, findings)
+        }
+        key if key == rows::key_text(&RowKey::Arbiter) => {
+            let does = "removes the row: the next arbitration writes it again";
+            removable::<ArbiterRow>(snapshot, row, does, findings, |_| Ok(()))
         }
         PINS => {
             removable(snapshot, row, "removes the row: pin the shards again", findings, valid_pins)

@@ -64,7 +64,7 @@ pub(crate) struct Snapshot {
     pub(super) nodes: BTreeMap<NodeId, FoundRow<NodeRow>>,
     pub(super) manager: Option<FoundRow<ManagerRow>>,
     pub(super) chunks: BTreeMap<u32, FoundRow<AssignmentsRow>>,
-    /// The rows that the core does not know.
+    /// The rows that the core does not know, and that of the arbiter, without which the cluster works.
     pub(super) others: Vec<StoredRow>,
     /// `None` if the rows do not say which pools there are.
     pub(super) pools: Option<Pools>,
@@ -107,7 +107,7 @@ impl Snapshot {
                 Some(RowKey::Assignments(chunk)) => {
                     snapshot.chunks.insert(chunk, reader.found(&row, assignments_are_plausible)?);
                 }
-                None => snapshot.others.push(row),
+                Some(RowKey::Arbiter) | None => snapshot.others.push(row),
             }
         }
         let chunks = snapshot.chunks.values().filter_map(|found| found.row.as_ref().ok());

@@ -167,6 +167,9 @@ impl World {
                 it.lease_sent = None;
                 self.route_me(pid, None);
             }
+            Action::ArbitrationLost { number, winner } => {
+                self.on_arbitration_lost(pid, number, &winner);
+            }
             Action::Left => self.on_left(pid),
         }
     }
@@ -321,6 +324,9 @@ impl World {
         let stopped = matches!(message, ControlMessage::ShardStopped(_));
         if let ControlMessage::Report(report) = &message {
             self.on_report(&from.node, report);
+        }
+        if let ControlMessage::ArbiterFlag { number } = &message {
+            self.on_flag(pid, *number, &from);
         }
         self.handle_node_event(pid, Event::Received { from, message });
         if stopped && self.processes[pid].alive {

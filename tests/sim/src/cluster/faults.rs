@@ -62,6 +62,10 @@ pub(super) enum Fault {
     ControlMessagesCut {
         both: bool,
     },
+    /// A cut between two groups of nodes, for a time or for good. All of them reach the store.
+    Split {
+        millis: Option<u64>,
+    },
     Links,
     StoreLinks,
     Watches,
@@ -228,6 +232,7 @@ impl World {
                 }
             }
             Fault::ControlMessagesCut { both } => self.cut_control_messages(both),
+            Fault::Split { millis } => self.split(millis),
             Fault::Links => {
                 let pid = self.a_process(false);
                 self.break_all(pid, |conn| conn.kind == ConnKind::Peer);

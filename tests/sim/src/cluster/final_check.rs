@@ -139,6 +139,7 @@ impl World {
         self.check_probations();
         self.check_cycles();
         self.check_counts();
+        self.check_losers();
         if self.now < self.healed {
             self.served_at = None;
             return;

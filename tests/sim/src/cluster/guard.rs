@@ -155,6 +155,7 @@ impl World {
                 };
                 self.guard_shards(applied, *chunk, &old, row);
             }
+            (RowKey::Arbiter, Row::Arbiter(row)) => self.guard_arbiter(applied, row),
             (key, _) => self.violations.push(
                 ViolationKind::RowKind.because(format!("{key:?} was given a row of another kind")),
             ),

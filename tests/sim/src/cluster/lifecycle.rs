@@ -9,6 +9,7 @@ use ostraca_core::route;
 use ostraca_core::rows::Roles;
 use ostraca_core::shard::InstanceSlots;
 
+use super::arbiter;
 use super::databases;
 use super::escalations;
 use super::gateway::Gateway;
@@ -97,6 +98,11 @@ impl World {
             manager_silence_timeout: silence,
             campaign_stagger: 30,
             health_check_interval: self.health_check,
+            keep_alive_interval: self.arbiter.enabled.then_some(arbiter::INTERVAL),
+            keep_alive_failures: 5,
+            arbiter: self.arbiter.enabled,
+            arbiter_timeout: arbiter::TIMEOUT,
+            arbiter_flag_timeout: arbiter::FLAG_TIMEOUT,
             embedded_store: site == 0,
             mutations: self.options.node_mutations.clone(),
         }
@@ -185,6 +191,8 @@ impl World {
             store_answered: self.now,
             begun: BTreeMap::new(),
             leaving: false,
+            lost_at: None,
+            flags: BTreeSet::new(),
             has_unrunnable_type: false,
             map: self.map.clone(),
             misplaced: Vec::new(),
@@ -273,7 +281,10 @@ impl World {
         let it = &mut self.processes[pid];
         let site = it.site;
         self.sites[site].pid = None;
-        self.sites[site].over = true;
+        match self.loser_returns_after(pid) {
+            Some(back) => self.at(back, SimEvent::StartProcess { site }),
+            None => self.sites[site].over = true,
+        }
         self.close_gateway(pid);
     }
 

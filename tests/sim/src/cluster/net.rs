@@ -63,6 +63,8 @@ pub(super) enum Scope {
     Rows,
     /// Only control messages.
     ControlMessages,
+    /// Everything but calls to the store.
+    Nodes,
 }
 
 impl Scope {
@@ -72,6 +74,7 @@ impl Scope {
             Self::Entities => way == ConnKind::Bulk,
             Self::Rows => way == ConnKind::Control,
             Self::ControlMessages => way == ConnKind::ControlMessages,
+            Self::Nodes => matches!(way, ConnKind::Peer | ConnKind::ControlMessages),
         }
     }
 }

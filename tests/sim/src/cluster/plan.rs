@@ -8,6 +8,7 @@ use ostraca_core::rows::Roles;
 use ostraca_core::shard::OnFailure;
 
 use super::admission::{Bounds, SimType};
+use super::arbiter::ArbiterPlan;
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::guard::Guard;
 use super::placements::PlacementPlan;
@@ -40,6 +41,7 @@ impl World {
         let health_check = Self::draw_health_check(&options, seed);
         let (has_one_fault, clocks_stop) = (options.has_one_fault(), options.clocks_stop);
         let placements = PlacementPlan::draw(seed, shards, &options);
+        let arbiter = ArbiterPlan::draw(seed, &options);
         let mut world = Self {
             trace: options.trace,
             options,
@@ -55,6 +57,7 @@ impl World {
             shards,
             pools: PoolPlan::draw(seed, shards),
             placements,
+            arbiter,
             stores,
             rows: Rows::default(),
             revised: BTreeMap::new(),
@@ -165,6 +168,7 @@ impl World {
         world.plan_client_cuts(seed);
         world.plan_pools();
         world.plan_placements(seed);
+        world.plan_splits();
         world.plan_migrations();
         world
     }
@@ -213,6 +217,9 @@ impl World {
     fn plan(&mut self) {
         if self.options.claims_hang {
             return self.plan_hanging_claims();
+        }
+        if self.options.arbitrates {
+            return;
         }
         if !self.options.has_one_fault() {
             self.plan_leases();

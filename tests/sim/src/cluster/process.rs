@@ -123,6 +123,10 @@ pub(super) struct Process {
     /// By hand-off: when its begin-hand-off was first sent, and whether the owner was asked to stop the shard.
     pub(super) begun: BTreeMap<ostraca_core::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
+    /// When it lost an arbitration.
+    pub(super) lost_at: Option<u64>,
+    /// The flags that reached it: their numbers, and who sent them.
+    pub(super) flags: BTreeSet<(u64, Member)>,
     /// Whether it cannot run a deployed type.
     pub(super) has_unrunnable_type: bool,
     /// The map of shards to databases that it knows, and the shards that it last found to be elsewhere.

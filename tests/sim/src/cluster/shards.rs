@@ -332,6 +332,7 @@ impl World {
 
     /// Checks that no turn starts after the lease has lapsed by the node's own clock (R9).
     pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
+        self.check_loser_turn(pid, shard);
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
         // Whether the incarnation has ended and the notification is in transit: if the clock was paused, nothing else

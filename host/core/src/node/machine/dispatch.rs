@@ -103,7 +103,8 @@ impl Machine {
     }
 
     fn on_control_message(&mut self, from: &Member, message: ControlMessage) {
-        let Self { context, membership, holdings, observed, manager, .. } = self;
+        let Self { context, membership, holdings, observed, manager, keep_alives, arbiter, .. } =
+            self;
         match message {
             ControlMessage::RowUpdate { key, row, revision } => self.learn(key, row, revision),
             ControlMessage::BeginHandOff { hand_off, revision } => {
@@ -125,6 +126,18 @@ impl Machine {
             ControlMessage::NodeUnreachable { node } => {
                 manager.on_unreachable(context, observed, node);
             }
+            ControlMessage::KeepAlive { to, number } => {
+                if membership.member().is_some_and(|me| me.incarnation == to) {
+                    let to = from.incarnation;
+                    context.send(&from.node, ControlMessage::KeepAliveAck { to, number });
+                }
+            }
+            ControlMessage::KeepAliveAck { to, number } => {
+                if membership.member().is_some_and(|me| me.incarnation == to) {
+                    keep_alives.on_ack(from, number);
+                }
+            }
+            ControlMessage::ArbiterFlag { number } => arbiter.on_flag(from, number),
         }
     }
 
@@ -212,6 +225,9 @@ impl Machine {
                     holdings.on_chunk_changed(chunk);
                 }
             }
+            (RowKey::Arbiter, Row::Arbiter(row)) => {
+                self.arbiter.learn(context, observed, row, revision);
+            }
             // A row under the wrong key: this release never writes one.
             _ => {}
         }
@@ -251,6 +267,14 @@ impl Machine {
             WritePurpose::SetManager(row) => {
                 on_manager_row_written(&mut self.context, &mut self.observed, &result);
                 self.learn_written(RowKey::Manager, Row::Manager(row), result);
+            }
+            WritePurpose::TakeArbiterLease(row) => {
+                self.arbiter.on_lease_written(&mut self.context, &result);
+                match result {
+                    // Nobody else is told: a member learns from the store alone that it must end.
+                    Ok(revision) => self.learn(RowKey::Arbiter, Row::Arbiter(row), revision),
+                    Err(error) => self.learn_conflicting(RowKey::Arbiter, error),
+                }
             }
             WritePurpose::Assignments(chunk) => {
                 let written = self.manager.on_chunk_written(&mut self.context, chunk, &result);
@@ -331,6 +355,8 @@ impl Machine {
                 holdings.on_fenced(context, observed);
                 manager.end_term();
                 observed.leadership_is_held();
+                self.keep_alives.restart();
+                self.arbiter.restart_timers();
                 membership.end_incarnation(context);
                 observed.relist_at(context.mono());
             }

@@ -30,6 +30,8 @@ pub(super) struct Membership {
     name_conflict: Option<((Incarnation, u64), u64)>,
     /// The last time at which the `EntityStore` was known to respond (R9).
     store_last_responded: u64,
+    /// Whether the node lost an arbitration (E13): it leaves, and never resumes.
+    has_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +117,7 @@ impl Membership {
             leave_mode: LeaveMode::Stay,
             name_conflict: None,
             store_last_responded: 0,
+            has_lost: false,
         }
     }
 
@@ -230,6 +233,6 @@ impl Membership {
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for Membership {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (&self.state, self.leave_mode, self.store_last_responded).hash(state);
+        (&self.state, self.leave_mode, self.store_last_responded, self.has_lost).hash(state);
     }
 }

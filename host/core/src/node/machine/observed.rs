@@ -202,6 +202,13 @@ impl ObservedCluster {
         })
     }
 
+    /// Whether a node's lease was seen to change within half its duration.
+    pub(super) fn is_renewing(&self, node: &NodeId, now: u64) -> bool {
+        self.nodes
+            .get(node)
+            .is_some_and(|(row, _)| !self.lease_unchanged_for(node, now, row.lease / 2))
+    }
+
     /// Every node that is live according to its row.
     pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
         self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)

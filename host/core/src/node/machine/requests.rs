@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::NodeId;
-use crate::rows::{ManagerRow, NodeRow};
+use crate::rows::{ArbiterRow, ManagerRow, NodeRow};
 
 /// The purpose of a pending write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +16,8 @@ pub(super) enum WritePurpose {
     Leave,
     /// Names the holder of the leadership.
     SetManager(ManagerRow),
+    /// Takes the arbiter's lease.
+    TakeArbiterLease(ArbiterRow),
     /// Writes a chunk of assignments.
     Assignments(u32),
     /// Marks a node's incarnation dead.

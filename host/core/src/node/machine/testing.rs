@@ -70,6 +70,8 @@ impl Machine {
         self.holdings.canonicalize(to);
         self.observed.canonicalize(to);
         self.manager.canonicalize(to);
+        self.keep_alives.canonicalize(to);
+        self.arbiter.canonicalize(to);
     }
 
     /// The revision of a row as this node last saw it.
@@ -79,6 +81,7 @@ impl Machine {
             RowKey::Node(node) => self.observed.node(node).map(|(_, at)| *at),
             RowKey::Manager => self.observed.manager().map(|(_, at)| *at),
             RowKey::Assignments(chunk) => self.observed.chunk(*chunk).map(|(_, at)| *at),
+            RowKey::Arbiter => self.arbiter.known_revision(),
         }
     }
 
@@ -172,7 +175,10 @@ impl Machine {
             ControlMessage::Rebalance
             | ControlMessage::NodeUnreachable { .. }
             | ControlMessage::Loads(_)
-            | ControlMessage::MoveShard { .. } => false,
+            | ControlMessage::MoveShard { .. }
+            | ControlMessage::KeepAlive { .. }
+            | ControlMessage::KeepAliveAck { .. }
+            | ControlMessage::ArbiterFlag { .. } => false,
         }
     }
 }
@@ -183,5 +189,6 @@ impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.observed, &self.membership, &self.holdings, &self.manager).hash(state);
         (&self.context.requests, self.last_event_at).hash(state);
+        (&self.keep_alives, &self.arbiter).hash(state);
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct Node {
     pub(super) claims: Vec<(ShardId, Epoch, Member)>,
     pub(super) suspended: bool,
     pub(super) left: bool,
+    pub(super) lost: bool,
     pub(super) owns: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) held_back: Vec<ShardId>,
     pub(super) routes: BTreeMap<ShardId, Epoch>,
@@ -148,6 +149,7 @@ impl Cluster {
             claims: Vec::new(),
             suspended: false,
             left: false,
+            lost: false,
             owns: BTreeMap::new(),
             held_back: Vec::new(),
             routes: BTreeMap::new(),
@@ -352,6 +354,10 @@ impl Cluster {
             }
             Action::Notify(notice) => {
                 node.notices.push(notice);
+                None
+            }
+            Action::ArbitrationLost { .. } => {
+                node.lost = true;
                 None
             }
             Action::Left => {

@@ -19,6 +19,7 @@ fn note(cluster: &mut Cluster) {
         match &mut row {
             Row::Node(row) => row.extensions = noted(),
             Row::Manager(row) => row.extensions = noted(),
+            Row::Arbiter(row) => row.extensions = noted(),
             Row::Assignments(row) => {
                 row.extensions = noted();
                 row.assignments.iter_mut().for_each(|shard| shard.extensions = noted());
@@ -44,6 +45,7 @@ fn keeps_all(cluster: &Cluster, but: &str) {
                 assert_eq!(*row, expected, "{key:?}");
             }
             Row::Manager(row) => assert_eq!(row.extensions, noted()),
+            Row::Arbiter(row) => assert_eq!(row.extensions, noted()),
             Row::Assignments(row) => {
                 assert_eq!(row.extensions, noted());
                 assert!(row.assignments.iter().all(|shard| shard.extensions == noted()), "{row:?}");

@@ -56,8 +56,9 @@ impl Membership {
         held: impl FnOnce() -> Vec<(ShardId, Epoch)>,
     ) -> bool {
         let now = context.mono();
+        let has_lost = self.has_lost;
         let Some(own) = self.registration_mut() else { return false };
-        if !own.suspended || own.lease_has_lapsed(now) || own.claim_check.is_some() {
+        if has_lost || !own.suspended || own.lease_has_lapsed(now) || own.claim_check.is_some() {
             return false;
         }
         if own.claims_unverified && !context.has_mutation(Mutation::ResumeWithoutClaimCheck) {

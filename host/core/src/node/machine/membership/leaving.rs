@@ -28,6 +28,19 @@ impl Membership {
         self.leave_mode = LeaveMode::Immediate;
     }
 
+    /// Leaves because this node lost an arbitration: no turn starts from now on, and its shards stop (E13).
+    pub(in super::super) fn lose(&mut self, context: &mut Context) {
+        self.has_lost = true;
+        self.leave_mode = LeaveMode::Immediate;
+        if let Some(own) = self.registration_mut()
+            && !own.suspended
+        {
+            own.suspended = true;
+            own.claim_check = None;
+            context.push(Action::Suspend);
+        }
+    }
+
     /// Ends this incarnation because the manager does not receive its messages. If it is already leaving, it
     /// stops waiting for hand-offs.
     pub(in super::super) fn retire(&mut self) {

@@ -60,6 +60,10 @@ impl Membership {
             Some(process) => row.with_host_process(process),
             None => row,
         };
+        let row = match context.settings.keep_alive_interval {
+            Some(_) => row.with_keep_alives(context.settings.arbiter),
+            None => row,
+        };
         self.state = State::Registering;
         let expected = known.map(|(_, revision)| revision);
         let purpose = WritePurpose::Register(row.clone(), context.mono());
