@@ -57,6 +57,7 @@ fn named(attack: &str, stores: Stores) -> String {
     }
 }
 
+mod arbiter;
 mod cuts;
 mod database_moves;
 mod fail_over;
