@@ -42,13 +42,12 @@ fn entry(name: &str, shards: u32, hash: HashFunction) -> PoolEntry {
 /// The stores of a stopped cluster with three pools, and with entities of the type `counter` in `default`.
 async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
     let store = Arc::new(MemoryStore::new(9, CLUSTER, "test"));
-    let extensions = Extensions::default;
     set(&store, "cluster", &ClusterRow::new(3)).await;
-    let pool = PoolRow { hash: "murmur3_x86_32".into(), shards: 4, extensions: extensions() };
+    let pool = PoolRow { hash: "murmur3_x86_32".into(), shards: 4, extensions: Extensions::default() };
     set(&store, &rows::pool_key(), &pool).await;
     let pools =
         vec![entry("wide", 9, HashFunction::Fnv1a), entry("other", 2, HashFunction::Murmur3)];
-    set(&store, POOLS, &PoolsRow { pools, extensions: extensions() }).await;
+    set(&store, POOLS, &PoolsRow { pools, extensions: Extensions::default() }).await;
     set(&store, SETTINGS, &SettingsRow::new(&ClusterSettings::default(), 1, None)).await;
     let node = NodeRow {
         incarnation: member().incarnation,
@@ -63,7 +62,7 @@ async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
         format: 3,
         lease: 3_000,
         settings_revision: 0,
-        extensions: extensions(),
+        extensions: Extensions::default(),
     };
     let value = rows::encode_row(&Row::Node(node)).expect("encoded");
     let key = rows::key_text(&RowKey::Node("n1".into()));
@@ -73,7 +72,7 @@ async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
         pool: "default".into(),
         shard_key: ShardKeyRule::Id,
         hash: "murmur3_x86_32".into(),
-        extensions: extensions(),
+        extensions: Extensions::default(),
     };
     for name in ["counter", "acme:counter"] {
         set(&store, &rows::binding_key(name), &bound).await;
