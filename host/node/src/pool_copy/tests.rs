@@ -201,7 +201,6 @@ async fn k4_pools_that_cannot_be_copied_are_refused() {
         since: 0,
         advanced_at: 0,
         stopped: String::new(),
-        extensions: Extensions::default(),
     };
     set(&store, &rows::type_key("counter"), &type_row(Some(&rollout))).await;
     let refused = run(&stores, "default", "wide").await.expect_err("refused").to_string();
