@@ -19,13 +19,17 @@ fn entity(number: u32) -> Entity {
     Entity::new("counter", format!("c{number}"))
 }
 
-fn copy(home: &Path, to: &str, steps: &mut Vec<PoolCopyStep>) -> Result<CopiedPool, NodeError> {
+fn copy(
+    home: &Path,
+    to: &str,
+    steps: &mut Vec<PoolCopyStep>,
+) -> Result<CopiedPool, Box<NodeError>> {
     let mut on_progress = |progress: PoolCopyProgress| {
         if steps.last() != Some(&progress.step) {
             steps.push(progress.step);
         }
     };
-    copy_pool(&common::config(home), ("default", to), &|_| (), &mut on_progress)
+    copy_pool(&common::config(home), ("default", to), &|_| (), &mut on_progress).map_err(Box::new)
 }
 
 /// Adds a number to each counter, as soon as its shard has an owner. Returns the sums.
