@@ -1,10 +1,10 @@
 //! Every interleaving of one partition of three nodes, with the arbiter's own code: when each node sees the row, notices
 //! that the partition has ended, and takes the lease; writes whose answers are lost; flags that are late or lost.
 //!
-//! A breadth-first search over all states. In each state, no number has two winners, and no node loses that was not
+//! A depth-first search over the states. In each state, no number has two winners, and no node loses that was not
 //! named, or that had the winner's flag. From each state, if the partition lasts, one side ends and the other goes on.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{Arbiter, Context, KeepAlives, ObservedCluster};
@@ -21,7 +21,9 @@ const NODES: [&str; 3] = ["a", "b", "c"];
 const SIDES: [&[usize]; 2] = [&[0], &[1, 2]];
 const STEP: u64 = 4_000;
 /// How often each node's clock may advance before the partition is left to itself.
-const TICKS: u64 = 5;
+const TICKS: u64 = 4;
+/// Maximum number of states, in the order of the search.
+const MAX_STATES: usize = 400_000;
 
 #[derive(Clone)]
 struct Node {
@@ -102,7 +104,7 @@ impl Node {
         let settings = Settings {
             keep_alive_interval: Some(1_000),
             arbiter: true,
-            arbiter_timeout: STEP,
+            arbiter_timeout: STEP / 2,
             mutations,
             ..Settings::default()
         };
@@ -314,17 +316,17 @@ impl World {
     }
 }
 
-/// Takes every step from every state, and returns how many states there are.
+/// Takes every step from every state that it finds, and returns how many states there are.
 fn explore(mutations: &[Mutation], check: impl Fn(&World)) -> usize {
     let mut seen = HashSet::new();
-    let mut queue = VecDeque::from([World::new(mutations)]);
-    while let Some(world) = queue.pop_front() {
+    let mut left = vec![World::new(mutations)];
+    while let Some(world) = left.pop() {
         check(&world);
         for step in world.steps() {
             let mut next = world.clone();
             next.take(step);
-            if seen.insert(next.number_of_state()) {
-                queue.push_back(next);
+            if seen.len() < MAX_STATES && seen.insert(next.number_of_state()) {
+                left.push(next);
             }
         }
     }
