@@ -459,7 +459,7 @@ impl Deployer {
 
 /// Refuses a pool that the cluster does not have, or that is for others: a tenant's types are in the pool `default`, or
 /// in the one with the name of their namespace. Tenants do not learn which pools there are beside these.
-fn check_pool(pools: &Pools, manifest: &Manifest) -> Result<(), Problem> {
+pub(super) fn check_pool(pools: &Pools, manifest: &Manifest) -> Result<(), Problem> {
     let (namespace, pool) = (names::namespace(&manifest.entity_type), manifest.pool.as_str());
     let is_tenant = namespace != names::DEFAULT_NAMESPACE;
     let may_use = !is_tenant || [DEFAULT_POOL, namespace].contains(&pool);

@@ -35,7 +35,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::copy::Copy;
 use super::catalog_problem::to_problem;
-use super::deploy::{Deployer, check_schema, damaged, refused};
+use super::deploy::{Deployer, check_pool, check_schema, damaged, refused};
 use super::pools::unknown_pool;
 
 /// Number of entities that are tried if the request names none.
@@ -106,6 +106,7 @@ impl Deployer {
     ) -> Result<DryRunResult, Problem> {
         let manifest = self.checked_manifest(&upload.manifest)?;
         self.check_namespace(names::namespace(&manifest.entity_type)).await?;
+        check_pool(&context.pools, &manifest)?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let schemas = self.wasm.schemas(&program).await.map_err(|error| refused(&error))?;

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::call::{CallError, MessageId, Reply, SessionId};
 use crate::cluster_clock::ClusterClock;
+use crate::connect::namespace_of;
 use crate::entity_export::copy_of;
 use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
 
@@ -219,7 +220,7 @@ impl Session {
         let mut message = OutgoingMessage {
             entity: entity.clone(),
             envelope: Envelope {
-                namespace: shared.namespace.clone(),
+                namespace: namespace_of(&shared.namespace, entity),
                 r#type: entity.entity_type.to_string(),
                 id: entity.id.to_string(),
                 kind: options.kind.into(),

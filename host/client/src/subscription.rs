@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::info;
 
-use crate::connect::Client;
+use crate::connect::{Client, namespace_of};
 use crate::connection_state::ConnectionState;
 
 /// The pauses before a subscription is opened again.
@@ -102,7 +102,7 @@ impl Client {
             SubscribeFrom::After(cursor) => Some(subscribe::From::AfterCursor(cursor)),
         };
         let request = Subscribe {
-            namespace: self.namespace(),
+            namespace: namespace_of(&self.namespace(), entity),
             r#type: entity.entity_type.to_string(),
             id: entity.id.to_string(),
             channel: channel.into(),

@@ -99,7 +99,9 @@ export async function follow(request, message, use, signal) {
 
 /** Calls a method of an entity; `body` is a text in JSON, or empty. */
 export async function call(type, id, method, body) {
-  const path = ["default", type, id, "call", method].map(encodeURIComponent).join("/");
+  // The name of a type in another namespace than `default` contains it.
+  const name = type.includes(":") ? type.split(":") : ["default", type];
+  const path = [...name, id, "call", method].map(encodeURIComponent).join("/");
   const options = body === "" ? {} : { headers: { "content-type": "application/json" }, body };
   // The node itself ends the call earlier.
   const response = await send(`/v1/${path}`, { method: "POST", ...options }, SILENCE_MS);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use common::{COUNTER, client, counter, guest, joined, make, start};
 use ostraca_ca::Ca;
 use ostraca_client::{
-    AdminError, CallError, CallOptions, Client, Entity, NewPool, Profile, SubscribeFrom,
+    AdminError, CallError, CallOptions, ChannelEvent, Client, Entity, NewPool, Profile,
+    SubscribeFrom,
 };
 use ostraca_node::{InitializedCluster, Node};
 use ostraca_wire::proto::{
@@ -17,7 +18,8 @@ use ostraca_wire::proto::{
 const GRACE: Duration = Duration::from_secs(20);
 /// Within this time, a change has reached every node.
 const SPREAD: Duration = Duration::from_secs(5);
-const SENDING: &str = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n[grants]\ntell = [\"misbehaving\"]\nask = [\"misbehaving\"]\n[access]\nsend = [\"client/*\", \"entity/misbehaving\"]\n";
+const SENDING: &str = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n[grants]\ntell = [\"misbehaving\"]\nask = [\"misbehaving\"]\n[access]\nsend = [\"client/*\", \"entity/misbehaving\"]\n[channels]\nkeep-items = 10\n";
+const EMITTED: &str = r#"{"channel": "news", "size": 10, "count": 1}"#;
 
 const POLICY: &str = r#"
     [roles.tenant]
@@ -184,6 +186,18 @@ async fn entities_send_within_their_namespace() {
             assert_eq!(code.as_deref(), Some("ask-not-granted"), "{elsewhere}");
         }
     }
+    // Items of its entities reach a tenant, also under the name that the type has in the cluster.
+    let mut items = acme.subscribe(&sender, "news", SubscribeFrom::Now);
+    let mut others = evil.subscribe(&sender, "news", SubscribeFrom::Now);
+    for items in [&mut items, &mut others] {
+        items.established().await.expect("established");
+    }
+    let in_cluster = Entity::new("acme:misbehaving", "sender");
+    acme.session().command(&in_cluster, "emit", EMITTED).await.expect("emitted");
+    let item = tokio::time::timeout(SPREAD, items.next()).await.expect("in time").expect("an item");
+    assert!(matches!(item, ChannelEvent::Item(_)), "{item:?}");
+    let none = tokio::time::timeout(Duration::from_millis(500), others.next()).await;
+    assert!(none.is_err(), "{none:?}");
     acme.close().await;
     evil.close().await;
     cluster.stop().await;

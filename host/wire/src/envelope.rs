@@ -86,12 +86,23 @@ pub trait TypeInfo {
     fn max_message(&self) -> u64;
 }
 
-/// Refuses a message whose namespace the gateway has not resolved, since the cluster does not have it.
-pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
-    if matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
-        return Ok(());
+/// Refuses a message whose namespace the gateway has not resolved, since the cluster does not have it, and a message of an
+/// entity to another namespace. The latter learns nothing about the target, not even whether its type exists.
+///
+/// # Errors
+///
+/// The refusal.
+pub fn check_namespace(envelope: &Envelope, principal: &str) -> Result<(), Problem> {
+    if !matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
+        return Err(unknown_namespace(&envelope.namespace));
     }
-    Err(unknown_namespace(&envelope.namespace))
+    let target = &envelope.r#type;
+    match sending_type(envelope) {
+        Some(own) if names::namespace(own) != names::namespace(target) => {
+            Err(access_denied(target, principal))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The refusal of what names a namespace that the cluster does not have.
@@ -114,9 +125,6 @@ pub fn resolve_method<T: TypeInfo>(
     envelope: &Envelope,
 ) -> Result<(Arc<str>, MessageKind), Problem> {
     let name = entry.name();
-    if sending_type(envelope).is_some_and(|it| names::namespace(it) != names::namespace(name)) {
-        return Err(access_denied(name, principal));
-    }
     if let Some(method) = nodes_method(envelope) {
         return Ok((method.into(), MessageKind::Query));
     }
@@ -482,35 +490,9 @@ mod tests {
         }
     }
 
-    /// A type with one command, to which everybody may send.
-    struct Open(Arc<str>, (Arc<str>, MessageKind));
-
-    impl TypeInfo for Open {
-        fn name(&self) -> &Arc<str> {
-            &self.0
-        }
-
-        fn admits(&self, _: &str) -> bool {
-            true
-        }
-
-        fn method(&self, _: &str) -> Option<&(Arc<str>, MessageKind)> {
-            Some(&self.1)
-        }
-
-        fn unknown_method(&self, _: &str) -> Problem {
-            Problem::default()
-        }
-
-        fn max_message(&self) -> u64 {
-            1_000
-        }
-    }
-
     #[test]
     fn an_entity_sends_only_within_its_namespace() {
         let sent = |by: &str, to: &str| {
-            let target = Open(to.into(), ("add".into(), MessageKind::Command));
             let (own, other) = (Entity::new(by, "a"), Entity::new(to, "b"));
             let told = Envelope { method: "add".into(), ..Envelope::between(&own, &other, 1, 1) };
             let asked = Envelope {
@@ -520,10 +502,8 @@ mod tests {
                 ..Envelope::default()
             };
             let first = Envelope { method: FIRST_TELL.into(), ..told.clone() };
-            [told, asked, first].map(|it| {
-                let refused = resolve_method(&target, "entity/x", &it).err();
-                refused.map(|problem| problem.code)
-            })
+            [told, asked, first]
+                .map(|it| check_namespace(&it, "entity/x").err().map(|problem| problem.code))
         };
         let denied = || Some(codes::ACCESS_DENIED.to_string());
         for (by, to) in [("cart", "counter"), ("acme:cart", "acme:counter")] {

@@ -21,7 +21,7 @@ pub fn resolve_method<'a>(
     principal: &str,
     envelope: &Envelope,
 ) -> Result<(&'a Arc<DeployedType>, Arc<str>, MessageKind), Problem> {
-    check_namespace(envelope)?;
+    check_namespace(envelope, principal)?;
     let entry =
         types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
     let (method, kind) = envelope::resolve_method(&**entry, principal, envelope)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_codes::codes;
+use ostraca_core::names;
 use ostraca_core::shard::check_channel_name;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -46,7 +47,8 @@ pub(super) async fn serve<S: Service>(
         0 => usize::MAX,
         announced => announced as usize,
     };
-    let entity_type = request.r#type.clone();
+    // Its name in the cluster, as the service also finds it.
+    let entity_type = names::qualified(&request.namespace, &request.r#type).into_owned();
     let mut events = match check(&request) {
         Ok(()) => shared.service.handle_subscription(peer, request).await,
         Err(problem) => Err(problem),

@@ -7,13 +7,17 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use ostraca_codes::Code;
+
 use super::gate::Effects;
 use super::{Entity, Machine, Outcome, codes};
+use crate::codec;
 use crate::message::Message;
-use crate::records::{JournalExtent, RecordKey, RecordWrite};
+use crate::records::{DelayedTell, JournalExtent, RecordKey, RecordWrite};
 use crate::shard::channels;
+use crate::shard::delayed_tells::delayed_tell_name;
 use crate::shard::entity_copy::EntityCopy;
-use crate::shard::{JournalChange, TimerChange};
+use crate::shard::{JournalChange, OperatorCommand, TimerChange};
 
 impl Machine {
     /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait, because it is
@@ -36,6 +40,7 @@ impl Machine {
             return true;
         }
         let restored = copied.and_then(|(copy, subscriptions)| {
+            self.check_delayed_tells(entity, &copy)?;
             Ok((copy, self.restore_subscriptions(entity, subscriptions)?))
         });
         let (copy, pages) = match restored {
@@ -55,6 +60,37 @@ impl Machine {
         // Everything in memory is read again: channels, expiry and the instance, if queries have started one.
         self.drop_instance(entity);
         true
+    }
+
+    /// An imported entity gets no delayed tells that its own guest could not have sent: whoever may import it need not have
+    /// a permission for their targets.
+    fn check_delayed_tells(
+        &self,
+        entity: &Entity,
+        copy: &EntityCopy,
+    ) -> Result<(), (Code, String)> {
+        let refused = |why: String| Err((codes::INVALID_IMPORT, why));
+        for timer in &copy.timers {
+            let Some(name) = delayed_tell_name(&timer.name) else { continue };
+            let Ok(tell) = codec::decode::<DelayedTell>(&timer.payload) else {
+                return refused(format!("the delayed tell `{name}` cannot be read"));
+            };
+            let is_granted = self
+                .types
+                .of(entity)
+                .is_some_and(|settings| settings.tells.contains(&tell.target.entity_type));
+            if !is_granted {
+                let target = &tell.target.entity_type;
+                return refused(format!(
+                    "the delayed tell `{name}` goes to `{target}`, to which `{}` may not send: grant it in the manifest (`[grants] tell`), or remove the tell from the file",
+                    entity.entity_type
+                ));
+            }
+            if OperatorCommand::of_method(&tell.method).is_some() {
+                return refused(format!("the delayed tell `{name}` is an operator's command"));
+            }
+        }
+        Ok(())
     }
 
     fn apply_copy(&mut self, entity: &Entity, copy: EntityCopy) -> Effects {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::codec;
-use crate::records::{Subscription, SubscriptionPage};
+use crate::records::{DelayedTell, Subscription, SubscriptionPage};
+use crate::shard::timer_of_delayed_tell;
 
 impl Harness {
     fn import(&mut self, sequence: u64, body: Bytes) -> u64 {
@@ -100,6 +101,36 @@ fn an_import_replaces_nothing_that_exists() {
     harness.import(1, body);
     let head = &harness.commits.last().expect("a commit").head;
     assert_eq!((head.version, head.deleted), (9, false));
+}
+
+#[test]
+fn an_import_brings_no_tells_that_are_not_granted() {
+    for (target, method, is_granted) in [
+        ("counter", "add", true),
+        ("acme:counter", "add", false),
+        ("order", "add", false),
+        ("counter", OperatorCommand::DeleteEntity.method(), false),
+    ] {
+        let mut harness = Harness::serving();
+        let settings = TypeSettings { tells: vec!["counter".into()], ..TypeSettings::default() };
+        harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        let tell = DelayedTell {
+            target: Entity::new(target, "bob"),
+            method: method.into(),
+            body: Bytes::new(),
+            content_type: "".into(),
+            traceparent: "".into(),
+            extensions: Default::default(),
+        };
+        let payload = codec::encode(&tell).expect("encodes").into();
+        let name = timer_of_delayed_tell("later");
+        let mut copy = copy();
+        copy.timers.push(TimerCopy { name, due: 9_000, interval: 0, payload });
+        let token = harness.import(1, copy.encode().expect("encodes"));
+        let refused = harness.code_of(token);
+        assert_eq!(harness.commits.is_empty(), !is_granted, "{target}.{method}");
+        assert_eq!(refused.as_deref(), (!is_granted).then_some(&*codes::INVALID_IMPORT));
+    }
 }
 
 fn subscription(subscriber: &str, channel: &str) -> Subscription {
