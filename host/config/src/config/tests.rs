@@ -1,5 +1,6 @@
 use super::*;
 
+mod reach;
 mod texts;
 
 fn keys(table: &toml::Table, above: &str, into: &mut Vec<String>) {
