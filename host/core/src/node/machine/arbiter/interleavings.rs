@@ -1,4 +1,4 @@
-//! Every interleaving of one partition of three nodes, with the arbiter's own code: when each node sees the row, notices
+//! Interleavings of one partition of three nodes, with the arbiter's own code: when each node sees the row, notices
 //! that the partition has ended, and takes the lease; writes whose answers are lost; flags that are late or lost.
 //!
 //! A depth-first search over the states. In each state, no number has two winners, and no node loses that was not
@@ -344,7 +344,6 @@ fn one_side_goes_on(world: &World) {
 #[test]
 fn e13_every_interleaving_has_one_winner() {
     let states = explore(&[], one_side_goes_on);
-    println!("{states} states");
     assert!(states > 10_000, "only {states} states");
 }
 
