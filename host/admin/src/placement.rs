@@ -240,12 +240,22 @@ fn check_not_pinned(pins: &PinsRow, wanted: &ShardAtNode) -> Result<(), Problem>
 
 fn check_shard(pools: &Pools, shard: u32) -> Result<(), Problem> {
     match pools.of(ShardId(shard)) {
+        Some(pool) if pool.is_stateless() => Err(without_manager(pool)),
         Some(_) => Ok(()),
         None => {
             let text = format!("the cluster has no shard {shard}: it has {}", pools.shard_count());
             Err(invalid(text, "`ostraca shards` lists them"))
         }
     }
+}
+
+/// The hosts of such a pool compute from their numbers which of them owns which shard.
+fn without_manager(pool: &Pool) -> Problem {
+    let text = format!(
+        "no shard of pool `{}` can be pinned, moved or placed: its strategy is `stateless`",
+        pool.name
+    );
+    invalid(text, "use a pool with another strategy; `ostraca drain` moves all shards of a node")
 }
 
 /// Checks that a node may have a shard. A pin may name a node that is not running now.
@@ -285,6 +295,9 @@ fn check_host(
 /// Checks what a program wants. It may name nodes that are not there any more, or not yet, but none of another name.
 fn check_wanted(view: &ClusterView, pools: &Pools, wanted: &PoolPlacement) -> Result<(), Problem> {
     let pool = pools.get(&wanted.pool).ok_or_else(|| unknown_pool(pools, &wanted.pool))?;
+    if pool.is_stateless() {
+        return Err(without_manager(pool));
+    }
     check_placement(pool, &wanted.nodes, &wanted.shards)
         .map_err(|error| invalid(error.to_string(), "`ostraca pool list` shows the pools"))?;
     let is_known = |name: &&String| view.nodes.contains_key(&NodeId::from(name.as_str()));

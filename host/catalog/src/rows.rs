@@ -618,6 +618,7 @@ pub fn key_text(key: &RowKey) -> String {
         RowKey::Manager => "manager".into(),
         RowKey::Arbiter => "arbiter".into(),
         RowKey::Assignments(chunk) => format!("shards/{POOL}/{chunk:05}"),
+        RowKey::Numbers(pool) => format!("numbers/{pool}"),
     }
 }
 
@@ -632,6 +633,9 @@ pub fn parse_key(text: &str) -> Option<RowKey> {
         Some(("shards", rest)) => {
             let chunk = rest.strip_prefix(POOL)?.strip_prefix('/')?;
             RowKey::Assignments(chunk.parse().ok()?)
+        }
+        Some(("numbers", pool)) if !pool.is_empty() && !pool.contains('/') => {
+            RowKey::Numbers(pool.into())
         }
         _ => return None,
     };
@@ -649,6 +653,7 @@ pub fn encode_row(row: &Row) -> Result<Bytes, Error> {
         Row::Manager(row) => encode_value(row),
         Row::Arbiter(row) => encode_value(row),
         Row::Assignments(row) => encode_value(row),
+        Row::Numbers(row) => encode_value(row),
     }
 }
 
@@ -663,6 +668,7 @@ pub fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, Error> 
         RowKey::Manager => Row::Manager(decode(row)?),
         RowKey::Arbiter => Row::Arbiter(decode(row)?),
         RowKey::Assignments(_) => Row::Assignments(decode(row)?),
+        RowKey::Numbers(_) => Row::Numbers(decode(row)?),
     };
     Ok(Some((key, value, row.revision)))
 }

@@ -41,6 +41,10 @@ impl ControlLoop {
                     self.persist_time_and_witness();
                 }
             }
+            Action::ShardLeaseRenewed { shard, epoch, sent_at, lease } => {
+                let renewed = worker::Input::ShardLeaseRenewed { shard, epoch, sent_at, lease };
+                self.worker(shard, renewed);
+            }
             Action::Suspend => self.all_workers(|| worker::Input::Suspend),
             Action::Resume => self.all_workers(|| worker::Input::Resume),
             Action::ReadClaims { request_id: number, shards } => self.read_claims(number, shards),

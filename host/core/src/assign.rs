@@ -20,6 +20,7 @@ mod load;
 mod preferred_host;
 mod random;
 mod ratio;
+mod stateless;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ pub use external::External;
 pub use least_shard::LeastShard;
 pub use load::MeasuredLoad;
 pub use preferred_host::{Ranges, Rendezvous};
+pub use stateless::{Stateless, contiguous_range};
 
 use crate::ids::{NodeId, ShardId};
 pub(crate) use ratio::Ratio;
@@ -234,17 +236,20 @@ pub enum BuiltinStrategy {
     Load,
     /// [`External`].
     External,
+    /// [`Stateless`].
+    Stateless,
 }
 
 impl BuiltinStrategy {
     /// All built-in strategies.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Average,
         Self::LeastShard,
         Self::Ranges,
         Self::Rendezvous,
         Self::Load,
         Self::External,
+        Self::Stateless,
     ];
 
     /// The strategy's name in a configuration.
@@ -257,6 +262,7 @@ impl BuiltinStrategy {
             Self::Rendezvous => "rendezvous",
             Self::Load => "load",
             Self::External => "external",
+            Self::Stateless => "stateless",
         }
     }
 
@@ -276,6 +282,7 @@ impl BuiltinStrategy {
             Self::Rendezvous => Box::new(Rendezvous),
             Self::Load => Box::new(settings.load),
             Self::External => Box::new(External),
+            Self::Stateless => Box::new(Stateless),
         }
     }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::assign::BuiltinStrategy;
 use crate::hash::HashFunction;
 use crate::ids::ShardId;
+use crate::rows::{SHARDS_PER_CHUNK, shard_at};
 
 /// The pool that every cluster has from its start.
 pub const DEFAULT_POOL: &str = "default";
@@ -89,6 +90,12 @@ impl Pool {
     #[must_use]
     pub fn contains(&self, shard: ShardId) -> bool {
         (self.first..=self.last()).contains(&shard)
+    }
+
+    /// Whether its hosts divide its shards among themselves, without a manager (E5).
+    #[must_use]
+    pub fn is_stateless(&self) -> bool {
+        self.strategy == Some(BuiltinStrategy::Stateless)
     }
 
     /// The role of the nodes that host it, as configurations name it.
@@ -176,6 +183,26 @@ impl Pools {
     pub fn of(&self, shard: ShardId) -> Option<&Pool> {
         let after = self.0.partition_point(|pool| pool.first <= shard);
         self.0.get(after.checked_sub(1)?).filter(|pool| pool.contains(shard))
+    }
+
+    /// The pools without a manager.
+    pub fn stateless(&self) -> impl Iterator<Item = &Pool> {
+        self.iter().filter(|pool| pool.is_stateless())
+    }
+
+    /// Whether the manager does not decide about a shard (E5).
+    #[must_use]
+    pub fn is_stateless(&self, shard: ShardId) -> bool {
+        self.of(shard).is_some_and(Pool::is_stateless)
+    }
+
+    /// Whether the manager decides about no shard of a row.
+    #[must_use]
+    pub fn is_stateless_chunk(&self, chunk: u32) -> bool {
+        let first = shard_at(chunk, 0);
+        let last = ShardId((first.0 + SHARDS_PER_CHUNK - 1).min(self.shard_count()));
+        let mut managed = self.iter().filter(|pool| !pool.is_stateless());
+        first <= last && !managed.any(|pool| pool.first <= last && pool.last() >= first)
     }
 
     /// Lets any host have any shard.

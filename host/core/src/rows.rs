@@ -425,6 +425,81 @@ pub struct Assignment {
 
 impl Extensible for Assignment {
     const NAME: &'static str = "Assignment";
+    const FIELDS: &'static [u32] = &[Self::LEASE];
+}
+
+impl Assignment {
+    const LEASE: u32 = 4;
+
+    /// The lease under which the owner has the shard. `None`: the shard's pool has a manager (E8).
+    #[must_use]
+    pub fn lease(&self) -> Option<ShardLease> {
+        // Bytes that do not decode as a lease count as none.
+        self.extensions.get(Self::LEASE).ok().flatten()
+    }
+
+    /// Sets or clears the lease.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the extension block has no space for it.
+    pub fn set_lease(&mut self, lease: Option<ShardLease>) -> Result<(), CodecError> {
+        match lease {
+            Some(lease) => self.extensions.set(Self::LEASE, &lease),
+            None => self.extensions.take::<ShardLease>(Self::LEASE).map(drop),
+        }
+    }
+}
+
+/// The lease of one shard in a pool without a manager (E8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ShardLease {
+    /// Raised at each renewal: observers compare this number, not a time (R8).
+    pub renewals: u64,
+    /// How long the owner relies on a renewal, in milliseconds.
+    pub lease: u64,
+}
+
+/// `numbers/<pool>`: which node has which number in a pool without a manager (E5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NumbersRow {
+    /// In the order of their numbers. Each number, and each node, occurs once.
+    pub holders: Vec<NumberHolder>,
+    /// Fields of later releases.
+    pub extensions: Extensions<NumbersRow>,
+}
+
+impl Extensible for NumbersRow {
+    const NAME: &'static str = "NumbersRow";
+}
+
+impl NumbersRow {
+    /// The place of an incarnation among all holders, in the order of their numbers.
+    #[must_use]
+    pub fn place_of(&self, member: &Member) -> Option<usize> {
+        self.holders.iter().position(|holder| holder.member == *member)
+    }
+
+    /// Gives the smallest number that nobody has to an incarnation that has none.
+    pub fn add(&mut self, member: Member) {
+        if self.place_of(&member).is_some() {
+            return;
+        }
+        let taken = |number: &u32| self.holders.iter().any(|holder| holder.number == *number);
+        // The pigeonhole principle: one of these is free.
+        let count = u32::try_from(self.holders.len()).unwrap_or(u32::MAX);
+        let number = (0..=count).find(|number| !taken(number)).unwrap_or(count);
+        let place = self.holders.partition_point(|holder| holder.number < number);
+        self.holders.insert(place, NumberHolder { number, member });
+    }
+}
+
+/// Who has a number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NumberHolder {
+    /// From 0 on.
+    pub number: u32,
+    /// Who has it.
+    pub member: Member,
 }
 
 /// A hand-off in progress.
@@ -458,6 +533,8 @@ pub enum RowKey {
     Assignments(u32),
     /// The row of the arbiter's lease.
     Arbiter,
+    /// The numbers of the hosts of a pool without a manager, by the pool's name.
+    Numbers(String),
 }
 
 impl RowKey {
@@ -479,6 +556,8 @@ pub enum Row {
     Assignments(AssignmentsRow),
     /// The value of [`RowKey::Arbiter`].
     Arbiter(ArbiterRow),
+    /// The value of [`RowKey::Numbers`].
+    Numbers(NumbersRow),
 }
 
 /// The chunk that contains a shard.

@@ -138,6 +138,17 @@ pub enum Input {
         /// The epoch of the machine to drop; a machine of another epoch is kept.
         epoch: Epoch,
     },
+    /// The lease of one shard was renewed, in a pool without a manager (E8). Follows the shard's [`Input::Adopt`].
+    ShardLeaseRenewed {
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of its machine; a machine of another epoch ignores it.
+        epoch: Epoch,
+        /// When the request was sent, on the node's clock.
+        sent_at: u64,
+        /// The lease's duration from then, in milliseconds.
+        lease: u64,
+    },
     /// The lease lapsed: no turn starts, not even in machines that are started later (R9).
     Suspend,
     /// The lease was renewed in the same incarnation (R9).

@@ -248,6 +248,9 @@ impl Worker {
                 self.renewed = Some((sent, lease));
                 self.broadcast_event(&|| Event::LeaseRenewed { sent_at: sent, lease });
             }
+            Input::ShardLeaseRenewed { shard, epoch, sent_at, lease } => {
+                self.renew_shard_lease(shard, epoch, sent_at, lease);
+            }
             // A machine started after the stop would never be stopped.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
             Input::Adopt(_) => {}

@@ -188,6 +188,7 @@ fn apply_action(
         }
         Action::Registered(_)
         | Action::LeaseRenewed { .. }
+        | Action::ShardLeaseRenewed { .. }
         | Action::UpdateRoute { .. }
         | Action::BufferShard { .. }
         | Action::UpdatePeer { .. }

@@ -41,6 +41,7 @@ mod process;
 mod rows;
 mod shards;
 mod slow;
+mod stateless;
 mod storage;
 mod store_node;
 mod stored;

@@ -63,6 +63,10 @@ pub enum ViolationKind {
     AllocatedEarly,
     /// A shard went to a node without the role of its pool (K39).
     WrongPool,
+    /// Two hosts of a pool without a manager have one number, or a host has two (E5).
+    NumberTwice,
+    /// In a pool without a manager, a shard was taken before its lease had lapsed (E8).
+    ShardLeaseTaken,
     /// A shard did not get to the node to which it was pinned, or where a program wanted it (E9).
     NotPlaced,
     /// A hand-off began before its row was written (S15).

@@ -168,6 +168,14 @@ fn r9_taking_silence_for_an_ended_process_is_detected() {
 }
 
 #[test]
+fn e8_taking_an_unlapsed_shard_lease_is_detected() {
+    // The former owner answers queries until it learns of the change.
+    let follows = [STALE, &[ViolationKind::ChannelWrong]].concat();
+    let mutation = node::Mutation::TakeUnlapsedShardLease;
+    without(mutation, ViolationKind::ShardLeaseTaken, &follows, 5);
+}
+
+#[test]
 fn r9_resuming_without_a_claim_check_is_detected() {
     without(
         node::Mutation::ResumeWithoutClaimCheck,

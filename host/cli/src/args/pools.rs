@@ -53,8 +53,8 @@ pub(crate) struct CreatePool {
     /// What maps an entity to a shard: murmur3_x86_32, fnv1a_32 or java_string [default: murmur3_x86_32]
     #[arg(long, value_name = "NAME")]
     pub(crate) hash: Option<String>,
-    /// What decides which host gets which shard: average, least-shard, ranges, rendezvous, load or external [default:
-    /// as in the manager's configuration]
+    /// What decides which host gets which shard: average, least-shard, ranges, rendezvous, load, external or stateless
+    /// [default: as in the manager's configuration]
     #[arg(long, value_name = "NAME")]
     pub(crate) strategy: Option<String>,
     /// How many of its hosts there must be before its shards are allocated for the first time

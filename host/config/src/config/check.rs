@@ -237,7 +237,17 @@ fn addresses(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigErro
 
 fn strategy(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let name = &file.rebalance.strategy;
-    let Err(error) = BuiltinStrategy::from_name(name) else { return Ok(()) };
+    let error = match BuiltinStrategy::from_name(name) {
+        Ok(BuiltinStrategy::Stateless) => {
+            let why =
+                "the strategy `stateless` is for single pools: the pool `default` needs a manager";
+            let help =
+                "create a pool with it: `ostraca pool create NAME --shards N --strategy stateless`";
+            return Err(input.at(&["rebalance", "strategy"], why.into(), Some(help.into())));
+        }
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
     let near = closest_name(name, BuiltinStrategy::ALL.map(BuiltinStrategy::name));
     let help = near.map(|near| format!("did you mean `{near}`?"));
     Err(input.at(&["rebalance", "strategy"], error.to_string(), help))

@@ -105,7 +105,11 @@ pub(super) fn picture(
         rows.insert(rows::key_text(&RowKey::Node(node.clone())), row);
     }
     for (chunk, shards) in (0..).zip(view.shards.chunks()) {
-        let shards = shards.to_vec();
+        let mut shards = shards.to_vec();
+        for shard in &mut shards {
+            // The same applies to the leases of shards. Without the field, there is nothing to remove.
+            let _ = shard.set_lease(None);
+        }
         let row = Row::Assignments(AssignmentsRow {
             term: 0,
             assignments: shards,

@@ -314,7 +314,7 @@ fn strategies_have_names_and_an_unknown_name_lists_them() {
     let error = BuiltinStrategy::from_name("avarage").expect_err("not a strategy").to_string();
     assert_eq!(
         error,
-        "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`, `load`, `external`"
+        "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`, `load`, `external`, `stateless`"
     );
 }
 

@@ -47,6 +47,19 @@ pub enum Action {
         /// How long the lease may be relied on, in milliseconds. The most recent action counts.
         lease: u64,
     },
+    /// The lease of one shard was renewed by a request sent at `sent_at` on the node's clock (E8). The shard's machine
+    /// relies on it and on the node's lease. Emitted only for shards of pools without a manager; follows the shard's
+    /// [`Action::StartShard`].
+    ShardLeaseRenewed {
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of its assignment.
+        epoch: Epoch,
+        /// When the request was sent.
+        sent_at: u64,
+        /// How long the lease may be relied on, in milliseconds; 0 if none was written yet.
+        lease: u64,
+    },
     /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
     Suspend,
     /// The lease is valid again and the claims are unchanged: shards resume (R9).

@@ -1,7 +1,8 @@
 //! The machine itself: its parts, and how events are dispatched to them.
 //!
 //! Each part owns its fields: [`Membership`] the lease, [`Holdings`] the shards that this node actually holds,
-//! [`ObservedCluster`] the observed rows, [`Manager`] the rows that this node has sealed. A part gets a [`Context`]
+//! [`ObservedCluster`] the observed rows, [`Manager`] the rows that this node has sealed, [`Stateless`] its leases of
+//! shards in pools without a manager. A part gets a [`Context`]
 //! and references to the parts that it reads; what concerns several parts is handled here and in `dispatch`.
 //!
 //! Confusing at first: each part is level-triggered. After every event it compares the actual with the desired
@@ -16,6 +17,7 @@ mod manager;
 mod membership;
 mod observed;
 mod requests;
+mod stateless;
 #[cfg(any(test, feature = "testing"))]
 mod testing;
 
@@ -31,7 +33,9 @@ use crate::assign::AllocationStrategy;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
 use crate::pools::Pools;
-use crate::rows::{AssignmentsRow, HostProcess, ManagerRow, Member, NodeRow, PodProcess, Roles};
+use crate::rows::{
+    AssignmentsRow, HostProcess, ManagerRow, Member, NodeRow, NumbersRow, PodProcess, Roles,
+};
 use arbiter::Arbiter;
 use context::Context;
 use holdings::Holdings;
@@ -39,6 +43,7 @@ use keep_alives::KeepAlives;
 use manager::Manager;
 use membership::{Leaving, Membership};
 use observed::ObservedCluster;
+use stateless::Stateless;
 #[cfg(any(test, feature = "testing"))]
 pub use testing::Canonicalizer;
 
@@ -81,6 +86,7 @@ pub struct Machine {
     manager: Manager,
     keep_alives: KeepAlives,
     arbiter: Arbiter,
+    stateless: Stateless,
     /// When an event was last handled: an observer that slept must not declare others dead (R8).
     last_event_at: Option<u64>,
     next_wake: Option<u64>,
@@ -109,6 +115,7 @@ impl Machine {
             manager: Manager::new(strategy),
             keep_alives: KeepAlives::default(),
             arbiter: Arbiter::default(),
+            stateless: Stateless::default(),
             last_event_at: None,
             next_wake: None,
         }
@@ -227,6 +234,11 @@ impl Machine {
         self.observed.chunks()
     }
 
+    /// Who has which number in each pool without a manager, as last seen (E5).
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, &NumbersRow)> {
+        self.stateless.numbers()
+    }
+
     /// The shards that the node holds: shard, epoch, and whether the shard is served.
     pub fn held_shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
         self.holdings.shards()
@@ -251,6 +263,7 @@ impl Machine {
         let slept = self.last_event_at.is_none_or(|last| now.saturating_sub(last) > margin);
         if slept && !self.context.has_mutation(Mutation::TrustStaleObservations) {
             self.observed.restart_lease_timers(now);
+            self.stateless.restart_lease_timers(now);
             self.holdings.restart_manager_silence_timers(&self.context);
             self.manager.restart_timers(&self.context);
             self.keep_alives.restart();
@@ -265,6 +278,7 @@ impl Machine {
         self.drive_membership();
         self.drive_arbiter();
         self.drive_holdings();
+        self.drive_stateless();
         self.manager.drive_drains(&mut self.context, &self.observed);
         if !is_minor {
             self.drive_manager();
@@ -304,6 +318,11 @@ impl Machine {
         if arbiter.drive(context, observed, keep_alives, me, membership.stays()) {
             membership.lose(context);
         }
+    }
+
+    fn drive_stateless(&mut self) {
+        let Self { context, membership, holdings, observed, stateless, .. } = self;
+        stateless.drive(context, observed, membership, holdings);
     }
 
     fn drive_manager(&mut self) {

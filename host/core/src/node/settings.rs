@@ -207,4 +207,8 @@ pub enum Mutation {
     IgnoreLostArbitration,
     /// A row that is older than the known one replaces it.
     AcceptOlderRows,
+    /// In a pool without a manager, a host takes a shard although its lease has not lapsed (E8).
+    TakeUnlapsedShardLease,
+    /// In a pool without a manager, an owner does not renew the leases of its shards (E8).
+    NeverRenewShardLeases,
 }

@@ -28,5 +28,7 @@ mod pruning;
 mod relocations;
 mod renewals;
 mod rows;
+mod stateless;
+mod stateless_interleavings;
 mod strategies;
 mod unrunnable_types;

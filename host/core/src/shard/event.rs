@@ -30,6 +30,14 @@ pub enum Event {
         /// How long the lease is valid from then on. The length in the latest event applies (R8).
         lease: u64,
     },
+    /// The shard's own lease was renewed by a request *sent* at this time on the node's clock (E8). Once this event has
+    /// arrived, the shard relies on this lease as well as on the node's. Only shards of pools without a manager get it.
+    ShardLeaseRenewed {
+        /// [`Now::mono`](crate::message::Now::mono) when the request was sent.
+        sent_at: u64,
+        /// How long the lease is valid from then on.
+        lease: u64,
+    },
     /// A type was deployed, or deployed again.
     TypeDeployed {
         /// The type.

@@ -152,6 +152,10 @@ impl Machine {
                 self.lease.on_renewed(sent_at, lease);
                 self.advance_stalled();
             }
+            Event::ShardLeaseRenewed { sent_at, lease } => {
+                self.lease.on_own_renewed(sent_at, lease);
+                self.advance_stalled();
+            }
             Event::TypeDeployed { entity_type, settings } => self.on_type(entity_type, settings),
             Event::ClaimResult { number, outcome } => self.on_claimed(number, outcome),
             Event::Message(message) => self.on_message(message),

@@ -191,6 +191,8 @@ pub enum Mutation {
     RunWhileSuspended,
     /// A lease counts as valid for twice its length (R8).
     DoubleLease,
+    /// A shard does not look at its own lease, only at its node's (E8).
+    IgnoreShardLease,
     /// An entity runs although a newer revision of its type wrote its head (R24).
     RunOlderRevision,
     /// A late event about an older deployment replaces a newer one (R24).

@@ -112,6 +112,8 @@ fn raise(item: Item, least: u64) -> Result<Item, StoreError> {
                 assignment.hand_off = None;
             }
         }
+        // It names incarnations that have ended: nodes correct it.
+        Row::Numbers(_) => {}
     }
     Ok(Item::Row { key, value: rows::encode_row(&row).map_err(damaged)? })
 }

@@ -43,7 +43,8 @@ fn entry(name: &str, shards: u32, hash: HashFunction) -> PoolEntry {
 async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
     let store = Arc::new(MemoryStore::new(9, CLUSTER, "test"));
     set(&store, "cluster", &ClusterRow::new(3)).await;
-    let pool = PoolRow { hash: "murmur3_x86_32".into(), shards: 4, extensions: Extensions::default() };
+    let pool =
+        PoolRow { hash: "murmur3_x86_32".into(), shards: 4, extensions: Extensions::default() };
     set(&store, &rows::pool_key(), &pool).await;
     let pools =
         vec![entry("wide", 9, HashFunction::Fnv1a), entry("other", 2, HashFunction::Murmur3)];

@@ -107,7 +107,8 @@ impl Snapshot {
                 Some(RowKey::Assignments(chunk)) => {
                     snapshot.chunks.insert(chunk, reader.found(&row, assignments_are_plausible)?);
                 }
-                Some(RowKey::Arbiter) | None => snapshot.others.push(row),
+                // Numbers say only who should own shards: nodes correct them.
+                Some(RowKey::Arbiter | RowKey::Numbers(_)) | None => snapshot.others.push(row),
             }
         }
         let chunks = snapshot.chunks.values().filter_map(|found| found.row.as_ref().ok());

@@ -51,6 +51,20 @@ impl Worker {
         }
     }
 
+    /// Tells a shard of a pool without a manager about its own lease (E8).
+    pub(super) fn renew_shard_lease(
+        &mut self,
+        shard: ShardId,
+        epoch: Epoch,
+        sent_at: u64,
+        lease: u64,
+    ) {
+        let Some(id) = self.by_shard.get(&shard).copied() else { return };
+        if self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch) {
+            self.handle_event(id, Event::ShardLeaseRenewed { sent_at, lease });
+        }
+    }
+
     /// Stops a shard. A duplicate or late request is answered again, because the first answer may have been lost.
     pub(super) fn stop_shard(&mut self, shard: ShardId, epoch: Epoch, reason: StopReason) {
         let present = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id));

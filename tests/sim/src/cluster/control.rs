@@ -107,6 +107,9 @@ impl World {
             Action::LeaseRenewed { sent_at: sent, lease } => {
                 self.order(pid, Order::Renewed(sent, lease))
             }
+            Action::ShardLeaseRenewed { shard, epoch, sent_at, lease } => {
+                self.order(pid, Order::ShardLease(shard, epoch, sent_at, lease));
+            }
             Action::Suspend => {
                 self.tally.count("transition: suspended");
                 let it = &mut self.processes[pid];
@@ -229,7 +232,10 @@ impl World {
         call: &StoreCall,
         result: &Result<u64, WriteError>,
     ) {
-        let StoreCall::Write { number, .. } = call else { return };
+        let StoreCall::Write { number, key, row, .. } = call else { return };
+        if matches!(result, Err(WriteError::Conflict(_))) {
+            self.count_conflict(key, row);
+        }
         let asked = self.writes.remove(&(pid, *number));
         let it = &mut self.processes[pid];
         if asked.is_some_and(|(_, at)| self.now > at + it.settings.ack_timeout) {

@@ -113,7 +113,7 @@ impl World {
                 && !self.is_hanging_node(node)
                 && self.processes.iter().any(|it| {
                     it.alive
-                        && !it.has_unrunnable_type
+                        && (pool.is_stateless() || !it.has_unrunnable_type)
                         && it.member.as_ref().is_some_and(|member| {
                             member.node == *node && member.incarnation == row.incarnation
                         })

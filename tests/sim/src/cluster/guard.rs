@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::records::Claim;
 use ostraca_core::rows::{
-    AssignmentsRow, HandOffId, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey, shard_at,
+    AssignmentsRow, HandOffId, ManagerRow, Member, NodeRow, NodeStatus, NumbersRow, Row, RowKey,
+    shard_at,
 };
 use ostraca_core::shard::Phase;
 
@@ -57,6 +58,8 @@ pub(super) struct Guard {
     pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) refused: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) highest: BTreeMap<ShardId, (Epoch, Member)>,
+    /// When the lease of a shard of a pool without a manager was last renewed in each epoch, as applied.
+    pub(super) shard_leases: BTreeMap<(ShardId, Epoch), u64>,
 }
 
 impl Guard {
@@ -110,9 +113,8 @@ impl World {
         };
         let mut living = Vec::new();
         for (place, (before, after)) in old.assignments.iter().zip(&new.assignments).enumerate() {
-            let Some(owner) = before.owner.as_ref().filter(|_| before.epoch != after.epoch) else {
-                continue;
-            };
+            let ends = before.epoch != after.epoch || after.owner.is_none();
+            let Some(owner) = before.owner.as_ref().filter(|_| ends) else { continue };
             let shard = shard_at(*chunk, place);
             let process =
                 self.processes.iter().find(|it| it.alive && it.member.as_ref() == Some(owner));
@@ -156,6 +158,13 @@ impl World {
                 self.guard_shards(applied, *chunk, &old, row);
             }
             (RowKey::Arbiter, Row::Arbiter(row)) => self.guard_arbiter(applied, row),
+            (RowKey::Numbers(_), Row::Numbers(row)) => {
+                let old = match &applied.old {
+                    Some(Row::Numbers(old)) => old.clone(),
+                    _ => NumbersRow::default(),
+                };
+                self.guard_numbers(&old, row);
+            }
             (key, _) => self.violations.push(
                 ViolationKind::RowKind.because(format!("{key:?} was given a row of another kind")),
             ),

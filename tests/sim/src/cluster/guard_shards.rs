@@ -1,7 +1,7 @@
 //! The guard's checks of assignment rows: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
-use ostraca_core::ids::ShardId;
-use ostraca_core::rows::{Assignment, AssignmentsRow, chunk_count, shard_at};
+use ostraca_core::ids::{Epoch, ShardId};
+use ostraca_core::rows::{Assignment, AssignmentsRow, Member, chunk_count, shard_at};
 
 use super::World;
 use super::guard::Applied;
@@ -30,6 +30,10 @@ impl World {
         for (place, after) in row.assignments.iter().enumerate() {
             let before = old.assignments.get(place).unwrap_or(&none);
             let shard = shard_at(chunk, place);
+            if self.pools.all.is_stateless(shard) {
+                self.guard_lease(applied, shard, before, after);
+                continue;
+            }
             decided |= before != after;
             if let Some(moving) = &after.hand_off {
                 if before.hand_off.as_ref().map(|m| m.id) != Some(moving.id) {
@@ -51,8 +55,9 @@ impl World {
         // Rows that only a pool needs which was added later may be unknown to it until somebody has written them.
         let initial = chunk_count(self.pools.initial.min(self.shards));
         let exists = |other: u32| {
-            other < initial
-                || self.guard.sealed.range((other, 0)..=(other, u64::MAX)).next().is_some()
+            let is_written =
+                || self.guard.sealed.range((other, 0)..=(other, u64::MAX)).next().is_some();
+            !self.pools.all.is_stateless_chunk(other) && (other < initial || is_written())
         };
         let sealed = (0..chunk_count(self.shards))
             .all(|other| !exists(other) || self.guard.sealed.contains(&(other, row.term)));
@@ -99,13 +104,7 @@ impl World {
             self.violations.push(ViolationKind::AllocatedEarly.because(text));
         }
         self.guard_pool(shard, owner);
-        let other = self.guard.owners.insert((shard, after.epoch), owner.clone());
-        if other.as_ref().is_some_and(|other| other != owner) {
-            self.violations.push(
-                ViolationKind::EpochOrder
-                    .because(format!("shard {shard} has two owners under {:?}", after.epoch)),
-            );
-        }
+        self.guard_one_owner(shard, after.epoch, owner);
         let Some(former) = &before.owner else {
             return self.tally.count("transition: assigned for the first time");
         };
@@ -130,6 +129,15 @@ impl World {
         } else {
             "transition: assigned after silence"
         });
+    }
+
+    /// Checks that an epoch of a shard has one owner (R5).
+    pub(super) fn guard_one_owner(&mut self, shard: ShardId, epoch: Epoch, owner: &Member) {
+        let other = self.guard.owners.insert((shard, epoch), owner.clone());
+        if other.as_ref().is_some_and(|other| other != owner) {
+            let text = format!("shard {shard} has two owners under {epoch:?}");
+            self.violations.push(ViolationKind::EpochOrder.because(text));
+        }
     }
 
     /// Checks a hand-off that was aborted: even if some node did not acknowledge it, the owner must have been asked in
@@ -158,8 +166,8 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_core::ids::{Epoch, Incarnation};
-    use ostraca_core::rows::{Member, Row, RowKey, SHARDS_PER_CHUNK};
+    use ostraca_core::ids::Incarnation;
+    use ostraca_core::rows::{Row, RowKey, SHARDS_PER_CHUNK};
 
     use super::*;
     use crate::cluster::Options;

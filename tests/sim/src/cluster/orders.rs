@@ -43,6 +43,15 @@ impl World {
                 it.lease = lease;
                 self.tell_shards(pid, &Event::LeaseRenewed { sent_at: sent, lease });
             }
+            Order::ShardLease(shard, epoch, sent_at, lease) => {
+                if self.hosts(pid, shard, epoch) {
+                    self.handle_shard_event(
+                        pid,
+                        shard,
+                        Event::ShardLeaseRenewed { sent_at, lease },
+                    );
+                }
+            }
             Order::Suspend => {
                 self.processes[pid].shards_suspended = true;
                 self.tell_shards(pid, &Event::Suspend);

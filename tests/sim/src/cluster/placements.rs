@@ -233,7 +233,7 @@ impl World {
     pub(super) fn unplaced(&self) -> Vec<(ShardId, NodeId)> {
         let owners = self.owners();
         let mut unplaced = Vec::new();
-        for pool in self.pools.all.iter() {
+        for pool in self.pools.all.iter().filter(|pool| !pool.is_stateless()) {
             let hosts: BTreeSet<_> = self.counts(pool).into_keys().collect();
             let of_pool = owners.range(pool.first..=pool.last());
             unplaced.extend(of_pool.filter_map(|(shard, owner)| {
@@ -276,6 +276,9 @@ impl World {
     ) -> bool {
         let owners: BTreeMap<_, _> =
             owners.range(pool.first..=pool.last()).map(|(shard, node)| (*shard, node)).collect();
+        if pool.is_stateless() {
+            return self.is_divided(pool, hosts, &owners);
+        }
         let wanted = |shard: &ShardId| self.wanted(*shard, hosts);
         if owners.iter().any(|(shard, owner)| wanted(shard).is_some_and(|node| node != *owner)) {
             return false;

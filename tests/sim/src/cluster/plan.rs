@@ -42,6 +42,7 @@ impl World {
         let (has_one_fault, clocks_stop) = (options.has_one_fault(), options.clocks_stop);
         let placements = PlacementPlan::draw(seed, shards, &options);
         let arbiter = ArbiterPlan::draw(seed, &options);
+        let pools = PoolPlan::draw(seed, shards, &options);
         let mut world = Self {
             trace: options.trace,
             options,
@@ -55,7 +56,7 @@ impl World {
             probations: BTreeMap::new(),
             on_probation_at: 0,
             shards,
-            pools: PoolPlan::draw(seed, shards),
+            pools,
             placements,
             arbiter,
             stores,

@@ -1,6 +1,7 @@
 //! Two pools in one cluster, the second one with a role of its own (K39). In some runs, an operator adds it while the
-//! cluster runs, and each process learns of it at another time.
+//! cluster runs, and each process learns of it at another time. In some, it has no manager (E5).
 
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::hash::HashFunction;
 use ostraca_core::ids::{NodeId, ShardId};
 use ostraca_core::node::Event;
@@ -8,7 +9,7 @@ use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::Member;
 
 use super::process::Pid;
-use super::{LEASE, SimEvent, World};
+use super::{LEASE, Options, SimEvent, World};
 use crate::rng::Rng;
 use crate::violation::ViolationKind;
 
@@ -29,7 +30,7 @@ pub(super) struct PoolPlan {
 
 impl PoolPlan {
     /// Divides the shards. Uses a separate random generator, so that the seed's other choices do not change.
-    pub(super) fn draw(seed: u64, shards: u32) -> Self {
+    pub(super) fn draw(seed: u64, shards: u32, options: &Options) -> Self {
         let mut rng = Rng::new(seed ^ 0x0070_6f6f_6c73);
         let one = Pools::one(shards);
         if seed % 6 != 1 {
@@ -40,6 +41,9 @@ impl PoolPlan {
         let mut second = Pool::new("second", shards - first, &all);
         second.role = Some(ROLE.into());
         second.hash = HashFunction::Fnv1a;
+        if seed % 12 == 7 && !options.has_one_fault() {
+            second.strategy = Some(BuiltinStrategy::Stateless);
+        }
         let before = all.clone();
         // The rest of the shards follow the first ones.
         let added = all.add(second);

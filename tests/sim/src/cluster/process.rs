@@ -62,6 +62,8 @@ pub(super) enum Order {
     Stop(ShardId, Epoch, shard::StopReason),
     Forget(ShardId, Epoch),
     Renewed(u64, u64),
+    /// A shard's own lease, from when and for how long.
+    ShardLease(ShardId, Epoch, u64, u64),
     Suspend,
     Resume,
 }

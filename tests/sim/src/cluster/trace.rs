@@ -36,7 +36,9 @@ impl World {
     pub(super) fn trace_node(&self, pid: Pid, event: &Event, actions: &[Action]) {
         let it = &self.processes[pid];
         let loud = |action: &&Action| match action {
-            Action::LeaseRenewed { .. } | Action::ReadRow(_) => false,
+            Action::LeaseRenewed { .. } | Action::ShardLeaseRenewed { .. } | Action::ReadRow(_) => {
+                false
+            }
             Action::WriteRow { row: Row::Node(row), .. } => row.renewals == 0,
             Action::Send { message, .. } => !matches!(message, ControlMessage::Report(_)),
             _ => true,

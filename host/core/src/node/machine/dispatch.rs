@@ -5,7 +5,8 @@
 use super::Machine;
 use super::manager::campaign::on_manager_row_written;
 use super::membership::Effect;
-use super::requests::WritePurpose;
+use super::requests::{LeaseWrite, WritePurpose};
+use super::stateless::Stateless;
 use crate::ids::{NodeId, ShardId};
 use crate::node::{Action, ControlMessage, Event, Mutation, WriteError};
 use crate::pools::Pools;
@@ -13,7 +14,7 @@ use crate::rows::{Member, NodeRow, Row, RowKey};
 
 impl Machine {
     pub(super) fn dispatch(&mut self, event: Event) {
-        let Self { context, membership, holdings, observed, manager, .. } = self;
+        let Self { context, membership, holdings, observed, manager, stateless, .. } = self;
         match event {
             Event::Tick => {}
             Event::RowsListed(Some(rows)) => self.on_listed(rows),
@@ -24,10 +25,12 @@ impl Machine {
             Event::Received { from, message } => self.on_control_message(&from, message),
             Event::ShardServing { shard, epoch } => holdings.on_serving(context, shard, epoch),
             Event::ShardStopped { shard, epoch } => {
+                stateless.request_check();
                 holdings.on_stopped(context, observed, membership.member(), shard, epoch);
             }
             Event::ShardLost { shard, epoch, current_epoch } => {
                 let me = membership.member();
+                stateless.request_check();
                 holdings.on_lost(context, observed, me, shard, epoch, current_epoch);
             }
             Event::ShardEscalated { shard, epoch } => {
@@ -67,7 +70,7 @@ impl Machine {
     }
 
     fn on_pools_changed(&mut self, pools: Pools) {
-        let Self { context, holdings, observed, manager, .. } = self;
+        let Self { context, holdings, observed, manager, stateless, .. } = self;
         let known = &context.identity.pools;
         if pools == *known || !pools.extend(known) {
             return;
@@ -77,6 +80,10 @@ impl Machine {
         // Rows may name shards that were not known when they arrived.
         holdings.reapply_all_chunks(observed);
         manager.on_pools_added(context);
+        for chunk in observed.chunks().map(|(chunk, ..)| chunk) {
+            stateless.on_chunk_learned(context, observed, chunk);
+        }
+        stateless.request_check();
     }
 
     // Messages.
@@ -173,6 +180,7 @@ impl Machine {
         // Changes that were missed in the meantime are unknown (R8).
         if !self.context.has_mutation(Mutation::TrustStaleObservations) {
             self.observed.restart_lease_timers(self.context.mono());
+            self.stateless.restart_lease_timers(self.context.mono());
         }
     }
 
@@ -191,7 +199,7 @@ impl Machine {
 
     /// Learns a row if it is newer than the known one.
     fn learn(&mut self, key: RowKey, row: Row, revision: u64) {
-        let Self { context, holdings, observed, manager, .. } = self;
+        let Self { context, holdings, observed, manager, stateless, .. } = self;
         match (key, row) {
             (RowKey::Node(node), Row::Node(row)) => {
                 let own = (node == context.identity.node).then(|| row.clone());
@@ -202,6 +210,7 @@ impl Machine {
                     manager.on_ownership_affected(context);
                 }
                 if change.affects_decisions {
+                    stateless.request_check();
                     manager.request_decision();
                 }
                 if let Some(row) = own {
@@ -221,12 +230,23 @@ impl Machine {
             (RowKey::Assignments(chunk), Row::Assignments(row)) => {
                 let is_newer = observed.learn_chunk(context, chunk, row, revision);
                 if is_newer {
-                    manager.request_decision();
+                    if !context.identity.pools.is_stateless_chunk(chunk) {
+                        manager.request_decision();
+                    }
                     holdings.on_chunk_changed(chunk);
+                    if Stateless::concerns(context, chunk) {
+                        stateless.on_chunk_learned(context, observed, chunk);
+                        if let Some((row, revision)) = observed.chunk(chunk) {
+                            manager.on_shared_chunk_learned(chunk, row, *revision);
+                        }
+                    }
                 }
             }
             (RowKey::Arbiter, Row::Arbiter(row)) => {
                 self.arbiter.learn(context, observed, row, revision);
+            }
+            (RowKey::Numbers(pool), Row::Numbers(row)) => {
+                stateless.learn_numbers(pool, row, revision);
             }
             // A row under the wrong key: this release never writes one.
             _ => {}
@@ -282,6 +302,10 @@ impl Machine {
                     self.learn_written(RowKey::Assignments(chunk), Row::Assignments(row), result);
                 }
             }
+            WritePurpose::Numbers(pool, row) => {
+                self.stateless.on_numbers_written(&mut self.context, pool, row, result);
+            }
+            WritePurpose::ShardLeases(write) => self.on_leases_written(&write, result),
             WritePurpose::MarkDead(node) | WritePurpose::Drain(node) => {
                 let key = RowKey::Node(node);
                 if result == Err(WriteError::Unknown) {
@@ -294,6 +318,18 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Others learn of renewals from the watch: only changes of owners are sent to them (S4).
+    fn on_leases_written(&mut self, write: &LeaseWrite, result: Result<u64, WriteError>) {
+        let (key, row) = (RowKey::Assignments(write.chunk), Row::Assignments(write.row.clone()));
+        let answer = result.clone();
+        match result {
+            Ok(revision) if !write.changes_owners => self.learn(key, row, revision),
+            result => self.learn_written(key, row, result),
+        }
+        let Self { context, observed, stateless, .. } = self;
+        stateless.on_leases_written(context, observed, write, &answer);
     }
 
     /// Records a cluster row that this node wrote and sends it to the others (S4), or records the row found in its
@@ -342,7 +378,7 @@ impl Machine {
     }
 
     fn carry_out(&mut self, effect: Effect) {
-        let Self { context, membership, holdings, observed, manager, .. } = self;
+        let Self { context, membership, holdings, observed, manager, stateless, .. } = self;
         match effect {
             Effect::Nothing => {}
             Effect::Renewed => holdings.report_soon(context),
@@ -353,6 +389,7 @@ impl Machine {
             // If the incarnation has left but the node stays, a new incarnation follows.
             Effect::Left | Effect::Fenced => {
                 holdings.on_fenced(context, observed);
+                stateless.on_fenced();
                 manager.end_term();
                 observed.leadership_is_held();
                 self.keep_alives.restart();

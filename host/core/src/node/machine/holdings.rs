@@ -5,6 +5,7 @@ mod probation;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::context::Context;
 use super::membership::{ChangedClaim, Membership};
@@ -14,6 +15,7 @@ use crate::ids::{Epoch, NodeId, ShardId};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 use crate::node::{Action, ControlMessage, HandOff, Mutation, NodeReport, Notice, ReportedShard};
+use crate::pools::Pool;
 use crate::rows::{Assignment, Member, shard_at};
 use crate::shard::StopReason;
 use probation::Probation;
@@ -81,7 +83,7 @@ impl Holdings {
         self.shards.iter().map(|(shard, held)| (*shard, held.epoch)).collect()
     }
 
-    fn holds(&self, shard: ShardId, epoch: Epoch) -> bool {
+    pub(super) fn holds(&self, shard: ShardId, epoch: Epoch) -> bool {
         self.shards.get(&shard).is_some_and(|held| held.epoch == epoch)
     }
 
@@ -128,7 +130,9 @@ impl Holdings {
             if all_known {
                 self.applied_chunks.insert(chunk, *revision);
             }
-            self.report_soon(context);
+            if !context.identity.pools.is_stateless_chunk(chunk) {
+                self.report_soon(context);
+            }
         }
     }
 
@@ -170,13 +174,27 @@ impl Holdings {
                 probation.on_shard_held(context.mono());
             }
             context.push(Action::StartShard { shard, epoch, member: me.clone() });
+            if context.identity.pools.is_stateless(shard) {
+                // The shard has a lease of its own, which is announced once a write of it has succeeded.
+                context.push(Action::ShardLeaseRenewed { shard, epoch, sent_at: 0, lease: 0 });
+            }
         }
         self.track_awaiting_manager(context, me, shard, row);
     }
 
-    fn note_released(&mut self, shard: ShardId, epoch: Epoch) {
+    pub(super) fn note_released(&mut self, shard: ShardId, epoch: Epoch) {
         let released = self.released_epochs.entry(shard).or_default();
         *released = (*released).max(epoch);
+    }
+
+    /// Whether this process has released a shard in this epoch or a later one.
+    pub(super) fn was_released(&self, shard: ShardId, epoch: Epoch) -> bool {
+        self.released_epochs.get(&shard).is_some_and(|at| *at >= epoch)
+    }
+
+    /// The epoch in which the store refused the claim of a shard, and that of the claim that stands.
+    pub(super) fn refused_by(&self, shard: ShardId) -> Option<(Epoch, Epoch)> {
+        self.refused_claims.get(&shard).copied()
     }
 
     /// Records that a shard was released in this epoch.
@@ -308,6 +326,19 @@ impl Holdings {
         }
     }
 
+    /// Asks those shards of a pool to stop that are not in this range (E7), and, a few at each check, those whose state
+    /// must move to another database (R26): the claim after the next one moves it.
+    pub(super) fn stop_outside(&mut self, context: &mut Context, pool: &Pool, range: &Range<u32>) {
+        let misplaced: Vec<_> = self.misplaced_shards().collect();
+        let relocated = misplaced.into_iter().filter(|shard| pool.contains(*shard));
+        let relocated: Vec<_> = relocated.take(context.settings.max_relocations).collect();
+        for (shard, held) in self.shards.range_mut(pool.first..=pool.last()) {
+            if !range.contains(&shard.0) || relocated.contains(shard) {
+                held.stop(context, *shard);
+            }
+        }
+    }
+
     /// Asks every shard to stop.
     pub(super) fn stop_all(&mut self, context: &mut Context) {
         for (shard, held) in &mut self.shards {
@@ -340,7 +371,7 @@ fn send_shard_stopped(context: &mut Context, me: &Member, manager: &NodeId, hand
 mod testing {
     use std::hash::{Hash, Hasher};
 
-    use super::{Canonicalizer, Epoch, HandOff, Holdings, ObservedCluster, ShardId};
+    use super::{Canonicalizer, HandOff, Holdings, ObservedCluster};
     use crate::rows::RowKey;
 
     impl Holdings {
@@ -378,10 +409,6 @@ mod testing {
                 Some(held) => held.epoch > *epoch,
                 None => is_above || self.was_released(*shard, *epoch),
             }
-        }
-
-        fn was_released(&self, shard: ShardId, epoch: Epoch) -> bool {
-            self.released_epochs.get(&shard).is_some_and(|at| *at >= epoch)
         }
     }
 

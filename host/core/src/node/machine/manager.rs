@@ -110,7 +110,9 @@ impl Manager {
                 let delay = step_down::delay(context, row.consecutive_step_downs());
                 let now = context.mono();
                 let shards = context.identity.pools.shard_count();
-                self.term = Some(Term::new(row.term, shards, now, now + delay));
+                let mut term = Term::new(row.term, shards, now, now + delay);
+                term.set_pools(&context.identity.pools);
+                self.term = Some(term);
             }
             _ => {}
         }
@@ -148,6 +150,7 @@ impl Manager {
         if let Some(term) = &mut self.term {
             term.chunks.resize_with(chunk_count(shards) as usize, ManagedChunk::default);
             term.dirty_chunks.add_all(shards);
+            term.set_pools(&context.identity.pools);
             self.decision_needed = true;
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::NodeId;
-use crate::rows::{ArbiterRow, ManagerRow, NodeRow};
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::rows::{ArbiterRow, AssignmentsRow, ManagerRow, NodeRow, NumbersRow};
 
 /// The purpose of a pending write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +24,24 @@ pub(super) enum WritePurpose {
     MarkDead(NodeId),
     /// Sets or clears a node's drain mark.
     Drain(NodeId),
+    /// Takes or releases a number in the pool with this name, or removes hosts that have ended.
+    Numbers(String, NumbersRow),
+    /// Takes, renews or releases leases of shards.
+    ShardLeases(LeaseWrite),
+}
+
+/// A write of shard leases.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LeaseWrite {
+    pub(super) chunk: u32,
+    pub(super) row: AssignmentsRow,
+    pub(super) sent_at: u64,
+    /// How long the leases last, from when the write was sent.
+    pub(super) lease: u64,
+    /// The shards whose leases it takes or renews.
+    pub(super) shards: Vec<(ShardId, Epoch)>,
+    /// Whether it changes owners.
+    pub(super) changes_owners: bool,
 }
 
 /// Pending writes by request id, and the counters behind ids and random numbers.
@@ -105,6 +123,9 @@ mod testing {
                 {
                     row.renewals = to.map_renewals(me, row.renewals);
                     *sent = to.map_time(*sent);
+                }
+                if let WritePurpose::ShardLeases(write) = purpose {
+                    write.sent_at = to.map_time(write.sent_at);
                 }
             }
             if self.pending_writes.is_empty() && !reads_claims {

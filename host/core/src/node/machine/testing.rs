@@ -72,6 +72,7 @@ impl Machine {
         self.manager.canonicalize(to);
         self.keep_alives.canonicalize(to);
         self.arbiter.canonicalize(to);
+        self.stateless.canonicalize(to);
     }
 
     /// The revision of a row as this node last saw it.
@@ -82,6 +83,7 @@ impl Machine {
             RowKey::Manager => self.observed.manager().map(|(_, at)| *at),
             RowKey::Assignments(chunk) => self.observed.chunk(*chunk).map(|(_, at)| *at),
             RowKey::Arbiter => self.arbiter.known_revision(),
+            RowKey::Numbers(pool) => self.stateless.numbers_of(pool).map(|(_, at)| *at),
         }
     }
 
@@ -188,7 +190,7 @@ impl Machine {
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.observed, &self.membership, &self.holdings, &self.manager).hash(state);
-        (&self.context.requests, self.last_event_at).hash(state);
+        (&self.stateless, &self.context.requests, self.last_event_at).hash(state);
         (&self.keep_alives, &self.arbiter).hash(state);
     }
 }

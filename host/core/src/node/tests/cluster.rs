@@ -37,6 +37,8 @@ pub(super) struct Node {
     pub(super) lost: bool,
     pub(super) owns: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) held_back: Vec<ShardId>,
+    /// Until when each shard may rely on a lease of its own.
+    pub(super) shard_leases: BTreeMap<ShardId, u64>,
     pub(super) routes: BTreeMap<ShardId, Epoch>,
     pub(super) notices: Vec<Notice>,
 }
@@ -152,6 +154,7 @@ impl Cluster {
             lost: false,
             owns: BTreeMap::new(),
             held_back: Vec::new(),
+            shard_leases: BTreeMap::new(),
             routes: BTreeMap::new(),
             notices: Vec::new(),
         };
@@ -316,6 +319,10 @@ impl Cluster {
             Action::ReadClaims { request_id: number, shards } => {
                 let claims = shards.iter().map(|shard| self.claim(*shard)).collect();
                 Some(Event::ClaimsRead { request_id: number, claims: Some(claims) })
+            }
+            Action::ShardLeaseRenewed { shard, sent_at, lease, .. } => {
+                node.shard_leases.insert(shard, sent_at + lease);
+                None
             }
             Action::StartShard { shard, epoch, member } if node.claims_slowly => {
                 node.claims.push((shard, epoch, member));

@@ -24,6 +24,7 @@ fn note(cluster: &mut Cluster) {
                 row.extensions = noted();
                 row.assignments.iter_mut().for_each(|shard| shard.extensions = noted());
             }
+            Row::Numbers(row) => row.extensions = noted(),
         }
         cluster.rows.insert(key.clone(), (row.clone(), revision));
         for node in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
@@ -46,6 +47,7 @@ fn keeps_all(cluster: &Cluster, but: &str) {
             }
             Row::Manager(row) => assert_eq!(row.extensions, noted()),
             Row::Arbiter(row) => assert_eq!(row.extensions, noted()),
+            Row::Numbers(row) => assert_eq!(row.extensions, noted()),
             Row::Assignments(row) => {
                 assert_eq!(row.extensions, noted());
                 assert!(row.assignments.iter().all(|shard| shard.extensions == noted()), "{row:?}");

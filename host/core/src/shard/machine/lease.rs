@@ -13,6 +13,8 @@ pub(super) struct Lease {
     start: Option<u64>,
     /// How long the lease is valid from then on.
     length: u64,
+    /// The same of the shard's own lease, if it has one (E8).
+    own: Option<(u64, u64)>,
     suspended: bool,
 }
 
@@ -20,6 +22,11 @@ impl Lease {
     pub(super) fn on_renewed(&mut self, sent_at: u64, length: u64) {
         self.start = self.start.max(Some(sent_at));
         self.length = length;
+    }
+
+    pub(super) fn on_own_renewed(&mut self, sent_at: u64, length: u64) {
+        let before = self.own.map_or(0, |(start, _)| start);
+        self.own = Some((before.max(sent_at), length));
     }
 
     pub(super) fn suspend(&mut self) {
@@ -46,13 +53,18 @@ impl Lease {
             || context.has_mutation(Mutation::QueryWithoutLease)
     }
 
-    /// Whether less than 80 % of the lease has passed.
+    /// Whether less than 80 % of the lease, and of the shard's own lease, has passed.
     fn is_valid(&self, context: &Context) -> bool {
-        let length = match context.has_mutation(Mutation::DoubleLease) {
-            true => self.length * 2,
-            false => self.length / 5 * 4,
+        let is_young = |start: u64, length: u64| {
+            let length = match context.has_mutation(Mutation::DoubleLease) {
+                true => length * 2,
+                false => length / 5 * 4,
+            };
+            context.mono().saturating_sub(start) < length
         };
-        self.start.is_some_and(|start| context.mono().saturating_sub(start) < length)
+        let own = self.own.filter(|_| !context.has_mutation(Mutation::IgnoreShardLease));
+        self.start.is_some_and(|start| is_young(start, self.length))
+            && own.is_none_or(|(start, length)| is_young(start, length))
     }
 }
 
@@ -77,5 +89,24 @@ mod tests {
         lease.suspend();
         assert!(!at(1_100, &lease), "suspended");
         assert!(lease.resume() && at(1_100, &lease) && !lease.resume());
+    }
+
+    #[test]
+    fn e8_a_query_needs_the_shards_own_lease_too() {
+        let mut context = Context::new(Settings::default());
+        context.now = Now { mono: 2_000, cluster_time: 0, utc: 0 };
+        let mut lease = Lease::default();
+        lease.on_renewed(2_000, 1_000);
+        lease.on_own_renewed(0, 0);
+        assert!(!lease.may_reply(&context), "no lease of the shard is known yet");
+        lease.on_own_renewed(1_201, 1_000);
+        assert!(lease.may_reply(&context));
+        lease.on_own_renewed(1_200, 1_000);
+        assert!(lease.may_reply(&context), "an older renewal changes nothing");
+        context.now.mono = 2_001;
+        assert!(!lease.may_reply(&context), "80 % of the shard's lease has passed");
+        lease.on_own_renewed(2_001, 1_000);
+        context.now.mono = 2_800;
+        assert!(!lease.may_reply(&context), "80 % of the node's lease has passed");
     }
 }

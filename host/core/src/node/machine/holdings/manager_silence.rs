@@ -26,6 +26,7 @@ impl Holdings {
         row: &Assignment,
     ) {
         let waits = row.owner.as_ref() == Some(me)
+            && !context.identity.pools.is_stateless(shard)
             && match self.shards.get(&shard) {
                 None => true,
                 Some(held) => row.hand_off.is_some() && !held.stopping,

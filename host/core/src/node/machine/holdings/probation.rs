@@ -81,7 +81,7 @@ impl Holdings {
         true
     }
 
-    pub(super) fn on_probation(&self, context: &Context) -> bool {
+    pub(in super::super) fn on_probation(&self, context: &Context) -> bool {
         self.probation.is_some_and(|probation| !probation.has_ended(context.mono()))
     }
 }

@@ -38,6 +38,11 @@ impl Holdings {
             .is_some_and(|held| held.epoch == *epoch && held.serving && !held.stopping)
     }
 
+    /// The shards that must be handed off for that.
+    pub(super) fn misplaced_shards(&self) -> impl Iterator<Item = ShardId> {
+        self.misplaced.iter().filter(|it| self.is_misplaced(it)).map(|(shard, _)| *shard)
+    }
+
     pub(in super::super) fn report_soon(&mut self, context: &Context) {
         let at = context.mono() + context.settings.report_delay;
         self.report_at = Some(self.report_at.map_or(at, |before| before.min(at)));

@@ -29,7 +29,7 @@ impl Manager {
     ) -> Vec<(ShardId, NodeId, NodeId)> {
         let rows: BTreeMap<_, _> = observed.assignments().collect();
         let mut all = Vec::new();
-        for pool in context.identity.pools.iter() {
+        for pool in context.identity.pools.iter().filter(|pool| !pool.is_stateless()) {
             let plan = plan::from_rows(
                 &self.inputs(context, observed, pool, context.identity.seed),
                 &rows,
@@ -267,7 +267,7 @@ impl Manager {
         pool: &Pool,
         room: usize,
     ) -> usize {
-        if room == 0 {
+        if room == 0 || pool.is_stateless() {
             return 0;
         }
         let seed = context.draw();

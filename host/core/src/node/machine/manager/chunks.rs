@@ -59,6 +59,11 @@ impl Manager {
         let retry_at = context.mono() + context.settings.store_retry_interval;
         let Some(term) = &mut self.term else { return };
         let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
+        if context.identity.pools.is_stateless_chunk(number) {
+            // The owners of its shards write it.
+            chunk.sealed = true;
+            return;
+        }
         if let Some(at) = chunk.read_at {
             if context.mono() >= at {
                 chunk.read_at = Some(retry_at);
@@ -163,6 +168,24 @@ impl Manager {
                 chunk.sealed = false;
                 chunk.stored = None;
             }
+        }
+    }
+
+    /// Handles a newer version of a row that also has shards of a pool without a manager: their owners renew their
+    /// leases in it. Otherwise every write of this manager would conflict with the last renewal.
+    pub(in super::super) fn on_shared_chunk_learned(
+        &mut self,
+        number: u32,
+        row: &AssignmentsRow,
+        revision: u64,
+    ) {
+        let Some(term) = &mut self.term else { return };
+        let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
+        let is_newer = chunk.stored.as_ref().is_some_and(|(_, known)| *known < revision);
+        if is_newer && row.term == term.number && !chunk.busy() && chunk.pending.is_empty() {
+            chunk.stored = Some((row.clone(), revision));
+            term.dirty_chunks.add(number);
+            term.owner_index.chunk_changed(number);
         }
     }
 

@@ -27,7 +27,7 @@ impl Term {
     pub(super) fn stable_assignment(&self, shard: ShardId) -> Option<(&Assignment, u64)> {
         let chunk = self.chunks.get(chunk_of(shard) as usize)?;
         let place = index_in_chunk(shard);
-        if chunk.busy() || chunk.pending.contains_key(&place) {
+        if !self.manages(shard) || chunk.busy() || chunk.pending.contains_key(&place) {
             return None;
         }
         let (row, revision) = chunk.stored.as_ref()?;
@@ -58,6 +58,7 @@ impl Term {
             });
             rows.filter(|(place, ..)| !chunk.pending.contains_key(place))
                 .map(move |(place, row, revision)| (shard_at(number, place), row, revision))
+                .filter(|(shard, ..)| self.manages(*shard))
         })
     }
 

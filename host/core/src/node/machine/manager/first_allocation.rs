@@ -14,7 +14,7 @@ impl Term {
             let rows = chunk.desired_assignments();
             rows.map(move |(place, row)| (shard_at(number, place), row))
         });
-        rows.any(|(shard, row)| row.epoch > Epoch(0) && of(shard))
+        rows.any(|(shard, row)| row.epoch > Epoch(0) && self.manages(shard) && of(shard))
     }
 }
 

@@ -10,11 +10,14 @@ use super::{
 };
 use crate::assign::InvalidMove;
 use crate::ids::Incarnation;
+use crate::pools::Pools;
 
 #[derive(Clone, Debug)]
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct Term {
     pub(super) number: u64,
+    /// The shards about which no manager decides (E5), as ranges: the first and the last shard of each.
+    pub(super) stateless: Vec<(ShardId, ShardId)>,
     /// When this node stops being the manager, if no other host reports in this term.
     pub(super) step_down_at: u64,
     pub(super) chunks: Vec<ManagedChunk>,
@@ -63,6 +66,7 @@ impl Term {
         dirty_chunks.add_all(shards);
         Self {
             number,
+            stateless: Vec::new(),
             step_down_at,
             dirty_chunks,
             chunks: (0..chunk_count(shards)).map(|_| ManagedChunk::default()).collect(),
@@ -84,6 +88,16 @@ impl Term {
             waits_with_hosts: BTreeMap::new(),
             notified_rejected_moves: BTreeSet::new(),
         }
+    }
+
+    /// Learns which pools have no manager.
+    pub(super) fn set_pools(&mut self, pools: &Pools) {
+        self.stateless = pools.stateless().map(|pool| (pool.first, pool.last())).collect();
+    }
+
+    /// Whether the manager decides about a shard.
+    pub(super) fn manages(&self, shard: ShardId) -> bool {
+        !self.stateless.iter().any(|(first, last)| (*first..=*last).contains(&shard))
     }
 
     /// Whether every row bears this term (R10).
