@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ostraca_client::{Client, Entity, MessageKind, NewPool};
+use ostraca_client::{Client, Entity, MessageKind, NewPool, PlacementRequest, ShardAtNode};
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::guest_calls::{call, until};
 use ostraca_process_tests::history::until_answered;
@@ -16,6 +16,7 @@ use serde_json::json;
 
 const SHARDS: u32 = 24;
 const ORDERS: u32 = 10;
+const FREE: u32 = 30;
 const ROLES: &str = "roles = [\"manager\", \"host.orders\", \"gateway\"]";
 
 fn orders() -> NewPool {
@@ -36,6 +37,27 @@ fn hosts_of_orders(view: &View) -> (BTreeSet<&str>, usize) {
 
 fn served_by(view: &View, names: &[&str]) -> bool {
     hosts_of_orders(view) == (names.iter().copied().collect(), ORDERS as usize)
+}
+
+/// The owner of each shard of the pool without a manager; `None` if one has none.
+fn owners_of_free(view: &View) -> Option<Vec<String>> {
+    (SHARDS + 1..=SHARDS + FREE).map(|shard| view.owner(shard).map(str::to_owned)).collect()
+}
+
+/// Whether exactly these nodes own the pool, each a range of neighbouring shards, of equal width.
+fn divided_by(view: &View, names: &[&str]) -> bool {
+    let Some(owners) = owners_of_free(view) else { return false };
+    let mut ranges: Vec<(String, usize)> = Vec::new();
+    for owner in owners {
+        match ranges.last_mut().filter(|(last, _)| *last == owner) {
+            Some((_, width)) => *width += 1,
+            None => ranges.push((owner, 1)),
+        }
+    }
+    let widths = ranges.iter().map(|(_, width)| *width);
+    let is_even = widths.clone().max().unwrap_or(0) - widths.min().unwrap_or(0) <= 1;
+    let of: BTreeSet<_> = ranges.iter().map(|(name, _)| name.as_str()).collect();
+    is_even && ranges.len() == names.len() && of == names.iter().copied().collect()
 }
 
 /// Deploys the counter under another name.
@@ -297,4 +319,50 @@ async fn a_pool_is_copied() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn m1_a_pool_is_copied_across_kills_and_goes_on() {
     a_pool_is_copied().await.expect("nothing is lost or doubled");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn e6_a_stateless_pool_survives_kills_and_grows() {
+    let options = Options { proxied: false, ..Options::three("stateless") };
+    let mut cluster = Cluster::start(&options).await.expect("cluster");
+    cluster.wait("the first pool is served", |view| view.settled(SHARDS)).await.expect("settled");
+    let client = cluster.client(0).await.expect("a client");
+    let free = NewPool {
+        name: "free".into(),
+        shards: FREE,
+        strategy: "stateless".into(),
+        ..NewPool::default()
+    };
+    client.pools(Some(free)).await.expect("created");
+    let names: Vec<_> = (0..3).map(|node| cluster.name(node)).collect();
+    let [first, second, third] = [&names[0], &names[1], &names[2]];
+    let all = [first.as_str(), second, third];
+    cluster.wait("three hosts divide it", |view| divided_by(view, &all)).await.expect("divided");
+    deploy(&client, "free", "free").await.expect("deployed");
+
+    // Commands go on through a kill and a return, each exactly once.
+    let session = client.session();
+    let entities: Vec<_> = (0..40).map(|at| Entity::new("free", format!("f{at}"))).collect();
+    for round in 1..=6_u32 {
+        match round {
+            2 => cluster.kill_9(2).expect("killed"),
+            4 => cluster.start_node(2).expect("start"),
+            _ => {}
+        }
+        for entity in &entities {
+            let options = until_answered(MessageKind::Command);
+            let reply = session.send(entity, "add", "1", &options).await.expect("an answer");
+            assert_eq!(String::from_utf8_lossy(&reply.body), round.to_string(), "{entity:?}");
+        }
+        let of: &[&str] = if (2..4).contains(&round) { &all[..2] } else { &all };
+        cluster.wait("the live hosts divide it", |view| divided_by(view, of)).await.expect("even");
+    }
+
+    // Nobody can say where its shards are.
+    let moves = vec![ShardAtNode { shard: SHARDS + 1, node: second.clone() }];
+    let request = PlacementRequest { moves, ..PlacementRequest::default() };
+    let refused = client.placement(request).await.expect_err("refused");
+    assert_eq!(refused.code(), "invalid-placement", "{refused}");
+    client.close().await;
+    cluster.stop().expect("stop");
 }
