@@ -65,6 +65,10 @@ fn the_cores_rows_have_golden_bytes() {
     };
     let arbiter_bytes = [3, 4, 2, b'n', b'1', 3, 200, 1, 1, 2, b'n', b'1', 3, 200, 1, 0];
     holds(&RowKey::Arbiter, &Row::Arbiter(arbiter), &arbiter_bytes);
+    let holders = vec![ostraca_core::rows::NumberHolder { number: 7, member: holder.clone() }];
+    let numbers = ostraca_core::rows::NumbersRow { holders, extensions: Default::default() };
+    let numbers_bytes = [3, 1, 7, 2, b'n', b'1', 3, 200, 1, 0];
+    holds(&RowKey::Numbers("orders".into()), &Row::Numbers(numbers), &numbers_bytes);
     let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
     holds(&RowKey::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
     let node_bytes =
@@ -220,6 +224,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
         RowKey::Arbiter,
         RowKey::Assignments(0),
         RowKey::Assignments(1_023),
+        RowKey::Numbers("orders".into()),
     ] {
         assert_eq!(parse_key(&key_text(&key)), Some(key));
     }

@@ -304,7 +304,7 @@ impl World {
         let envelope = &pending.envelope;
         self.tokens += 1;
         let token = ReplyToken(self.tokens);
-        let resolved = check_namespace(envelope).and_then(|()| {
+        let resolved = check_namespace(envelope, &envelope.principal).and_then(|()| {
             let entry = self.types.iter().find(|it| *it.name == *envelope.r#type);
             let entry = entry.ok_or_else(|| problem(codes::UNKNOWN_TYPE, "no such type"))?;
             let (method, kind) = resolve_method(entry, &envelope.principal, envelope)?;
