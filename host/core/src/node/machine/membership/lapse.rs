@@ -1,7 +1,7 @@
 //! A lapsed lease, and what must happen before its incarnation resumes (R9).
 
 use super::{Action, Context, Epoch, Membership, Mutation, Notice, ShardId};
-use crate::records::Claim;
+use crate::records::{Claim, Presence};
 
 /// A shard whose claim is no longer the one that this incarnation was granted.
 pub(in super::super) struct ChangedClaim {
@@ -100,7 +100,13 @@ impl Membership {
         own.claims_unverified = false;
         let me = &own.member;
         let changed = held.into_iter().zip(claims).filter(|((_, epoch), claim)| {
-            !claim.as_ref().is_some_and(|claim| claim.epoch == *epoch && claim.owner == *me)
+            // A claim that says that the data was moved keeps its owner and its epoch (R26).
+            let is_same = |claim: &Claim| {
+                claim.epoch == *epoch
+                    && claim.owner == *me
+                    && claim.presence() == Ok(Presence::Here)
+            };
+            !claim.as_ref().is_some_and(is_same)
         });
         changed
             .map(|((shard, epoch), claim)| ChangedClaim {

@@ -129,6 +129,40 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
 }
 
 #[test]
+fn r26_a_moved_claim_is_not_the_one_that_was_held() {
+    let mut alone = Alone::registered(HOST);
+    let me = alone.me();
+    let mine = || (5, Some(me.clone()));
+    alone.shards(&[mine(), mine(), mine(), mine()]);
+    for shard in 1..=3 {
+        alone.handle(Event::ShardServing { shard: ShardId(shard), epoch: Epoch(5) });
+    }
+    alone.wait(Settings::default().lease);
+    assert!(alone.machine.is_suspended());
+    let number = alone.all_done().iter().find_map(|action| match action {
+        Action::ReadClaims { request_id: number, .. } => Some(*number),
+        _ => None,
+    });
+    let claim = crate::records::Claim {
+        cluster: crate::ids::ClusterId(1),
+        shard: crate::ids::ShardPath { namespace: "d".into(), pool: "d".into(), shard: ShardId(1) },
+        epoch: Epoch(5),
+        owner: me.clone(),
+        number: 1,
+        extensions: Extensions::default(),
+    };
+    let placement = crate::records::Placement { store_id: 7, version: 1 };
+    let moved = claim.moved_to(placement).expect("it fits");
+    let incoming = claim.incoming_from(placement, 9).expect("it fits");
+    // The last shard is still being claimed, which fails by itself.
+    let claims = vec![Some(claim), Some(moved.clone()), Some(incoming), Some(moved)];
+    let request_id = number.expect("its claims are read");
+    let actions = alone.handle(Event::ClaimsRead { request_id, claims: Some(claims) });
+    assert_eq!(forgot(&actions), [(2, 5), (3, 5)]);
+    assert!(!alone.machine.is_suspended());
+}
+
+#[test]
 fn a8_only_a_current_hand_off_buffers_messages() {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
