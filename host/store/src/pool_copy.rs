@@ -37,6 +37,9 @@ const COPIES: u32 = 2;
 /// The versions of the claims that a copy makes in the old and the new shards. A new shard that was claimed before leaves
 /// by the first, and comes in by the second.
 const VERSIONS: (u64, u64) = (1, 2);
+/// How far the number of a claim is above the one before it: an owner that was paused claims again with the next number,
+/// and its claim must not equal the new one.
+const CLAIM_GAP: u64 = 1 << 32;
 
 /// How far a copy is. It is saved with the pools, by whoever runs the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +128,12 @@ pub enum PoolCopyError {
     /// A shard is claimed by something else.
     #[error("shard {0} was claimed meanwhile: stop all nodes, then repeat the command")]
     Claimed(ShardId),
+    /// Another process continues the copy, or has changed the pools.
+    #[error(
+        "another process has changed the pools meanwhile, perhaps the same command: wait until it has ended, then \
+         repeat the command"
+    )]
+    Overtaken,
     /// A shard's data is not in this store, or not complete.
     #[error("shard {0} is being moved, or was moved before: its state is elsewhere")]
     Elsewhere(ShardId),
@@ -176,6 +185,21 @@ impl ShardFacts {
     }
 }
 
+/// What the claims of shards say about their data.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// Whether some are those of this copy.
+    is_own: bool,
+    /// A shard whose data is not here for another reason.
+    elsewhere: Option<ShardId>,
+}
+
+impl Marks {
+    fn complete(self) -> Result<(), PoolCopyError> {
+        self.elsewhere.map_or(Ok(()), |shard| Err(PoolCopyError::Elsewhere(shard)))
+    }
+}
+
 /// Counts shards and items of a step.
 struct Meter<'a, 'b> {
     now: PoolCopyProgress,
@@ -205,8 +229,8 @@ impl<'a, 'b> Meter<'a, 'b> {
 }
 
 impl PoolCopy<'_> {
-    /// Checks that the pool can be copied, without changing anything: every entity is where it belongs, and the new pool
-    /// is empty. Returns what the old pool holds.
+    /// Checks that the pool can be copied, without changing anything: every entity is where it belongs, the new pool is
+    /// empty, and no shard of either was moved, except by this copy. Returns what the old pool holds.
     ///
     /// # Errors
     /// [`PoolCopyError`] says what to do.
@@ -215,13 +239,56 @@ impl PoolCopy<'_> {
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<PoolSummary, PoolCopyError> {
         for shard in &self.to {
-            let page = self.page(shard, None).await?;
-            if let Some((_, entity)) = page.items.iter().find_map(subject) {
-                return Err(PoolCopyError::TargetHasState(entity.clone()));
+            let mut cursor = None;
+            loop {
+                let page = self.page(shard, cursor).await?;
+                if let Some((_, entity)) = page.items.iter().find_map(subject) {
+                    return Err(PoolCopyError::TargetHasState(entity.clone()));
+                }
+                // The first page may have only the shard itself.
+                cursor = page.next_cursor;
+                if cursor.is_none() {
+                    break;
+                }
             }
         }
-        self.claims(&self.from).await?;
+        self.marks(&self.claims(&self.from).await?, &self.claims(&self.to).await?)?.complete()?;
         self.read_old(PoolCopyStep::Checking, on_progress).await
+    }
+
+    /// Gives the copy up, if none of its claims was made yet. Returns false if one was, or may have been; then it can
+    /// only be continued. All claims get higher numbers, so those that another process would make for this copy are
+    /// refused, provided that the caller has saved a stage before, and removes the copy afterwards.
+    ///
+    /// # Errors
+    /// [`PoolCopyError`] if the store failed; the copy is then as before.
+    pub async fn give_up(&self) -> Result<bool, PoolCopyError> {
+        let (old, new) = (self.claims(&self.from).await?, self.claims(&self.to).await?);
+        if self.marks(&old, &new)?.is_own {
+            return Ok(false);
+        }
+        let all = old.into_iter().chain(new).filter(is_here);
+        let raised = |claim: Claim| Claim { number: next_number(&claim), ..claim };
+        match self.claim(all.map(raised).collect()).await {
+            Err(PoolCopyError::Claimed(_)) => Ok(false),
+            claimed => claimed.map(|()| true),
+        }
+    }
+
+    /// What these claims of old and new shards say.
+    fn marks(&self, old: &[Claim], new: &[Claim]) -> Result<Marks, PoolCopyError> {
+        let mut marks = Marks::default();
+        let old = old.iter().map(|claim| (claim, false));
+        for (claim, is_new) in old.chain(new.iter().map(|claim| (claim, true))) {
+            if claim.presence().map_err(damaged)? == Presence::Here {
+                continue;
+            }
+            match *claim == self.gone(claim)? || (is_new && *claim == self.incoming(claim)?) {
+                true => marks.is_own = true,
+                false => _ = marks.elsewhere.get_or_insert(claim.shard.shard),
+            }
+        }
+        Ok(marks)
     }
 
     /// Runs the copy from a stage on, until it is done. Returns what was copied; what an earlier run has finished is not
@@ -237,7 +304,11 @@ impl PoolCopy<'_> {
     ) -> Result<PoolSummary, PoolCopyError> {
         let mut copied = PoolSummary::new();
         if stage == PoolCopyStage::Marking {
-            self.mark(on_progress).await?;
+            let claims = (self.claims(&self.from).await?, self.claims(&self.to).await?);
+            // It fails if another process has given the copy up before the claims were read. If one does so later, it
+            // makes claims with higher numbers.
+            save(stage).await?;
+            self.mark(claims, on_progress).await?;
             stage = PoolCopyStage::Copying { shards: 0 };
             save(stage).await?;
         }
@@ -305,32 +376,28 @@ impl PoolCopy<'_> {
     }
 
     /// Lets all claims of the old shards say that they were moved, and those of the new ones that data comes in.
-    async fn mark(&self, on_progress: &mut OnPoolCopy<'_>) -> Result<(), PoolCopyError> {
+    async fn mark(
+        &self,
+        (old, new): (Vec<Claim>, Vec<Claim>),
+        on_progress: &mut OnPoolCopy<'_>,
+    ) -> Result<(), PoolCopyError> {
         let all = self.from.len() + self.to.len();
         Meter::new(PoolCopyStep::Marking, all, on_progress).show();
-        let mut moved = Vec::new();
-        for claim in self.claims(&self.from).await? {
-            let gone = claim.moved_to(self.placement(VERSIONS.0)).map_err(damaged)?;
-            match claim.presence().map_err(damaged)? {
-                Presence::Here => moved.push(gone),
-                _ if claim == gone => {}
-                _ => return Err(PoolCopyError::Elsewhere(claim.shard.shard)),
-            }
-        }
+        self.marks(&old, &new)?.complete()?;
+        let here = |claims: &[Claim]| {
+            let here = claims.iter().filter(|claim| is_here(claim));
+            here.map(|claim| self.gone(claim)).collect::<Result<Vec<_>, _>>()
+        };
+        let (moved, leaving) = (here(&old)?, here(&new)?);
         self.claim(moved).await?;
-        let (mut leaving, mut incoming) = (Vec::new(), Vec::new());
-        for claim in self.claims(&self.to).await? {
-            let gone = claim.moved_to(self.placement(VERSIONS.0)).map_err(damaged)?;
-            let coming = self.incoming(&claim)?;
-            match claim.presence().map_err(damaged)? {
-                Presence::Here => leaving.push(gone),
-                _ if claim == gone || claim == coming => {}
-                _ => return Err(PoolCopyError::Elsewhere(claim.shard.shard)),
-            }
-            incoming.push(coming);
-        }
         self.claim(leaving).await?;
-        self.claim(incoming).await
+        let incoming: Result<Vec<_>, _> = new.iter().map(|claim| self.incoming(claim)).collect();
+        self.claim(incoming?).await
+    }
+
+    /// The claim that says that a shard's data was moved.
+    fn gone(&self, claim: &Claim) -> Result<Claim, PoolCopyError> {
+        claim.moved_to(self.placement(VERSIONS.0)).map_err(damaged)
     }
 
     /// The claim under which data comes into the shard of another one.
@@ -457,7 +524,7 @@ impl PoolCopy<'_> {
                 if let Some((floor, last)) = self.facts(shard).await? {
                     facts.add(floor, last);
                 }
-                let number = incoming.number + 1;
+                let number = next_number(&incoming);
                 let claim = Claim { number, extensions: Default::default(), ..incoming.clone() };
                 let ShardFacts { floor, last_sequence } = facts;
                 let finishing =
@@ -581,6 +648,14 @@ fn subject(item: &Item) -> Option<(&ShardPath, &Entity)> {
         }
         Item::Shard { .. } | Item::Component(_) | Item::Row { .. } => None,
     }
+}
+
+fn is_here(claim: &Claim) -> bool {
+    claim.presence() == Ok(Presence::Here)
+}
+
+fn next_number(claim: &Claim) -> u64 {
+    claim.number.saturating_add(CLAIM_GAP)
 }
 
 fn damaged(error: ostraca_core::codec::CodecError) -> PoolCopyError {

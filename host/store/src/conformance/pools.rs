@@ -33,6 +33,8 @@ pub fn check_pool_copies<S: MovableShards>(factory: &Factory<S>) {
     a_copy_is_continued_after_each_of_its_calls(factory);
     a_copy_that_differs_is_not_used(factory);
     what_cannot_be_copied_is_refused(factory);
+    a_copy_is_given_up_only_before_its_first_claim(factory);
+    a_paused_owner_claims_no_new_shard(factory);
     a_pool_is_copied_again(factory);
 }
 
@@ -382,6 +384,68 @@ fn what_cannot_be_copied_is_refused<S: MovableShards>(factory: &Factory<S>) {
     assert_eq!(claim(&store, &other.moved_to(placement).unwrap()), ClaimOutcome::Granted);
     assert_eq!(copied(&store, &pools).unwrap_err(), PoolCopyError::Elsewhere(old.first));
     assert_eq!(other.cluster, CLUSTER);
+    // Or one of the new pool's; then the old pool's claims stay.
+    let (store, right) = (factory.make(), claim_of(path(old, old.first), 1, 1));
+    assert_eq!(claim(&store, &right), ClaimOutcome::Granted);
+    let moved = claim_of(path(new, new.last()), 1, 1).moved_to(placement).unwrap();
+    assert_eq!(claim(&store, &moved), ClaimOutcome::Granted);
+    assert_eq!(copied(&store, &pools).unwrap_err(), PoolCopyError::Elsewhere(new.last()));
+    assert_eq!(current(&store, &right.shard), right);
+}
+
+/// A copy that was given up before its first claim cannot be begun by a process that still runs; another one can.
+fn a_copy_is_given_up_only_before_its_first_claim<S: MovableShards>(factory: &Factory<S>) {
+    let (store, pools) = (factory.make(), pools(SIZES[0].0, SIZES[0].1));
+    fill(&store, &pools, ENTITIES);
+    let (old, new) = (pool(&pools, "old"), pool(&pools, "new"));
+    let before = in_pool(&store, old);
+    let places = |entity: &Entity| Some((shard_of(old, entity)?, shard_of(new, entity)?));
+    let copy = |attempt| PoolCopy {
+        store: &store,
+        from: paths(old),
+        to: paths(new),
+        places: &places,
+        claimant: owner("n", 5),
+        attempt,
+    };
+    // It is given up by another process after this one has read the claims, and saved a stage for the last time.
+    let other = &copy(9);
+    let giving_up = move |_| {
+        let given_up = async move {
+            assert!(other.give_up().await?);
+            Ok::<(), PoolCopyError>(())
+        };
+        given_up.boxed()
+    };
+    let late = block_on(copy(9).run(PoolCopyStage::Marking, &giving_up, &mut |_| ()));
+    assert!(matches!(late, Err(PoolCopyError::Claimed(_))), "{late:?}");
+    for shard in paths(old).iter().chain(&paths(new)) {
+        assert_eq!(current(&store, shard).presence(), Ok(Presence::Here));
+    }
+    let save = |_| ready(Ok(())).boxed();
+    let saved = AtomicUsize::new(0);
+    let stops = |_| match saved.fetch_add(1, Ordering::Relaxed) {
+        0 => ready(Ok(())).boxed(),
+        _ => ready(Err(PoolCopyError::Overtaken)).boxed(),
+    };
+    let stopped = block_on(copy(10).run(PoolCopyStage::Marking, &stops, &mut |_| ()));
+    assert_eq!(stopped.unwrap_err(), PoolCopyError::Overtaken);
+    assert_eq!(block_on(copy(10).give_up()), Ok(false), "its claims are made");
+    block_on(copy(10).run(PoolCopyStage::Marking, &save, &mut |_| ())).unwrap();
+    assert_eq!(in_pool(&store, new), before);
+}
+
+/// The next claim of an owner that was paused is not the one that its shard gets in the end.
+fn a_paused_owner_claims_no_new_shard<S: MovableShards>(factory: &Factory<S>) {
+    let (store, pools) = (factory.make(), pools(SIZES[0].0, SIZES[0].1));
+    fill(&store, &pools, ENTITIES);
+    let new = pool(&pools, "new");
+    let paused = current(&store, &path(new, new.first));
+    copied(&store, &pools).unwrap();
+    for ahead in [1, 2, 1_000] {
+        let next = Claim { number: paused.number + ahead, ..paused.clone() };
+        assert!(matches!(claim(&store, &next), ClaimOutcome::Refused { .. }), "{ahead}");
+    }
 }
 
 fn a_pool_is_copied_again<S: MovableShards>(factory: &Factory<S>) {

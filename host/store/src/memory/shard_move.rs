@@ -95,10 +95,12 @@ impl MovableShards for MemoryStore {
         let from =
             cursor.and_then(|cursor| cursor[..].try_into().ok()).map_or(0, u64::from_be_bytes);
         let page = self.lock().items(&shard).map(|items| {
-            let next = from + PAGE as u64;
+            // As with other stores, the first page has only the shard.
+            let size = if from == 0 { 1 } else { PAGE };
+            let next = from + size as u64;
             let has_more = (items.len() as u64) > next;
             let from = usize::try_from(from).unwrap_or(usize::MAX);
-            let items = items.into_iter().skip(from).take(PAGE).collect();
+            let items = items.into_iter().skip(from).take(size).collect();
             let next_cursor = has_more.then(|| Bytes::copy_from_slice(&next.to_be_bytes()));
             ItemPage { items, next_cursor }
         });
