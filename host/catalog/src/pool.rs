@@ -138,6 +138,15 @@ impl PoolEntry {
         set.map_err(|error| self.invalid(&error.to_string()))
     }
 
+    /// Forgets the copy of another pool into this one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if its field cannot be decoded.
+    pub fn remove_fill(&mut self) -> Result<(), Error> {
+        let taken = self.extensions.take::<PoolFill>(Self::FILL);
+        taken.map(drop).map_err(|error| self.invalid(&error.to_string()))
+    }
+
     fn invalid(&self, why: &str) -> Error {
         Error::InvalidRow(format!("`{POOLS}`: the pool `{}`: {why}", self.name))
     }

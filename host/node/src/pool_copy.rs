@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use futures::FutureExt;
@@ -24,7 +25,7 @@ use crate::blocking::block_on_own_thread;
 use crate::error::NodeError;
 use crate::pool_not_copied::PoolNotCopied;
 use crate::repair::{self, OnWait};
-use crate::stores::{StoppedStores, open_stopped};
+use crate::stores::{StoppedStores, check_state_store, open_stopped};
 
 /// What was copied of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +94,8 @@ async fn copy(
         let why = "the state of this cluster is in several databases: this release copies pools only within one";
         return Err(refused(why));
     };
+    // The rows may name further stores that the configuration lacks.
+    check_state_store(&*stores.rows, &state.identity()).await?;
     let snapshot = repair::read(node, stores).await?;
     let (row, revision, pools) = read_pools(&*stores.rows).await?;
     let fill = check_pools(&row, &pools, from, to)?;
@@ -129,14 +132,33 @@ async fn copy(
         claimant: claimant(&*stores.rows).await?,
         attempt: fill.attempt,
     };
-    if fill.stage == PoolCopyStage::Marking {
+    if is_new {
         copy.check(on_progress).await.map_err(PoolNotCopied::from)?;
     }
-    let log = StageLog { rows: stores.rows.clone(), to: to.into(), fill: fill.clone() };
-    if is_new {
-        log.clone().save(fill.stage, Some(revision)).await.map_err(PoolNotCopied::from)?;
+    let log = StageLog {
+        rows: stores.rows.clone(),
+        to: to.into(),
+        fill: fill.clone(),
+        revision: Arc::new(AtomicU64::new(revision)),
+    };
+    if !was_done {
+        log.clone().save(fill.stage).await.map_err(PoolNotCopied::from)?;
     }
-    let save = |stage| log.clone().save(stage, None).boxed();
+    if fill.stage == PoolCopyStage::Marking {
+        // Nodes that were started since do not know that both pools are closed. Any later one does.
+        let checked = async {
+            let (snapshot, began) = (repair::read(node, stores).await?, Instant::now());
+            repair::wait_for_leases(node, stores, &snapshot, began, on_wait).await?;
+            check_rollouts(&*stores.rows, keys.keys()).await?;
+            copy.check(on_progress).await.map_err(PoolNotCopied::from)?;
+            Ok::<(), NodeError>(())
+        };
+        if let Err(error) = checked.await {
+            give_up(&copy, &log, is_new, &error).await;
+            return Err(error);
+        }
+    }
+    let save = |stage| log.clone().save(stage).boxed();
     let copied = copy.run(fill.stage, &save, on_progress).await.map_err(PoolNotCopied::from)?;
     let types = copied.iter().map(|(name, summary)| CopiedType {
         name: name.to_string(),
@@ -151,6 +173,32 @@ async fn copy(
         types: types.collect(),
         was_done,
     })
+}
+
+/// Removes a copy that has made no claim yet, after this error, so that both pools can be used again. If that fails, the
+/// copy can be continued, as after any other error.
+async fn give_up(copy: &PoolCopy<'_>, log: &StageLog, is_new: bool, error: &NodeError) {
+    let is_permanent = match error {
+        NodeError::PoolNotCopied(why) => {
+            !matches!(why, PoolNotCopied::Copy(PoolCopyError::Store(_)))
+        }
+        _ => false,
+    };
+    // An earlier process may have made claims, or still be about to.
+    let given_up = match is_new {
+        true => Ok(true),
+        false if is_permanent => copy.give_up().await,
+        false => Ok(false),
+    };
+    let removed = match given_up {
+        Ok(true) => log.remove().await.map(|()| true),
+        other => other,
+    };
+    match removed {
+        Ok(true) => tracing::info!("the copy was given up, and nothing has changed"),
+        Ok(false) => {}
+        Err(why) => tracing::warn!(error = %why, "the copy was not given up"),
+    }
 }
 
 /// The row of the pools, its revision, and the pools.
@@ -265,28 +313,48 @@ async fn claimant(store: &dyn ClusterStore) -> Result<Member, NodeError> {
     Err(refused("no node has ever run, so there is nothing to copy"))
 }
 
-/// Saves how far the copy is in the row of the pools.
+/// Saves how far the copy is in the row of the pools. Only the process that wrote the row last can write it again: another
+/// one that continues the copy has overtaken it.
 #[derive(Clone)]
 struct StageLog {
     rows: Arc<dyn ClusterStore>,
     to: String,
     fill: PoolFill,
+    /// The revision of the row as this process read it first, or wrote it last.
+    revision: Arc<AtomicU64>,
 }
 
 impl StageLog {
-    /// Writes the stage; with a revision, only if the row still has it.
-    async fn save(self, stage: PoolCopyStage, expected: Option<u64>) -> Result<(), PoolCopyError> {
+    async fn save(self, stage: PoolCopyStage) -> Result<(), PoolCopyError> {
+        self.write(Some(stage)).await
+    }
+
+    /// Removes the copy from the row.
+    async fn remove(&self) -> Result<(), PoolCopyError> {
+        self.write(None).await
+    }
+
+    async fn write(&self, stage: Option<PoolCopyStage>) -> Result<(), PoolCopyError> {
         let failed = |error: ostraca_catalog::Error| match error {
             ostraca_catalog::Error::Store(error) => PoolCopyError::Store(error),
+            ostraca_catalog::Error::RowConflict(_) => PoolCopyError::Overtaken,
             error => StoreError::Stopped(format!("cannot save the progress: {error}")).into(),
         };
         let found = rows::read::<PoolsRow>(&*self.rows, POOLS).await.map_err(failed)?;
         let gone = || StoreError::Corrupt(format!("the row `{POOLS}` has no pool `{}`", self.to));
         let (mut row, revision) = found.ok_or_else(gone)?;
+        if revision != self.revision.load(Ordering::Relaxed) {
+            return Err(PoolCopyError::Overtaken);
+        }
         let entry = row.pools.iter_mut().find(|entry| entry.name == self.to).ok_or_else(gone)?;
-        entry.set_fill(&PoolFill { stage, ..self.fill.clone() }).map_err(failed)?;
-        let expected = Some(expected.unwrap_or(revision));
-        rows::write(&*self.rows, POOLS, expected, &row).await.map_err(failed).map(drop)
+        match stage {
+            Some(stage) => entry.set_fill(&PoolFill { stage, ..self.fill.clone() }),
+            None => entry.remove_fill(),
+        }
+        .map_err(failed)?;
+        let written = rows::write(&*self.rows, POOLS, Some(revision), &row).await;
+        self.revision.store(written.map_err(failed)?, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -28,7 +28,7 @@ impl PoolNotCopied {
             Self::Unknown { .. } => codes::UNKNOWN_POOL,
             Self::Refused(_) => codes::POOL_NOT_COPIED,
             Self::Copy(PoolCopyError::Store(_)) => codes::STORE_FAILED,
-            Self::Copy(PoolCopyError::Claimed(_)) => codes::STORE_IN_USE,
+            Self::Copy(PoolCopyError::Claimed(_) | PoolCopyError::Overtaken) => codes::STORE_IN_USE,
             Self::Copy(_) => codes::POOL_NOT_COPIED,
         }
     }

@@ -36,10 +36,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::blocking::blocking;
 use crate::error::NodeError;
-use cluster_info::{check_state_store, read_cluster_info};
+use cluster_info::read_cluster_info;
 use peer::PeerStores;
 
-pub(crate) use cluster_info::ClusterInfo;
+pub(crate) use cluster_info::{ClusterInfo, check_state_store};
 pub(crate) use stopped::{StoppedStores, open_stopped};
 
 /// Pause between writes of what is known of a store to its witness (R5).

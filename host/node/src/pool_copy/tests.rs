@@ -10,6 +10,7 @@ use ostraca_core::hash::HashFunction;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head};
 use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
+use ostraca_store::pool_copy::{PoolCopyProgress, PoolCopyStep};
 use ostraca_store::{EntityStore, MemoryStore};
 
 use super::*;
@@ -194,16 +195,7 @@ async fn k4_pools_that_cannot_be_copied_are_refused() {
     for (from, to) in [("wide", "wide"), ("wide", "default")] {
         assert_eq!(code(run(&stores, from, to).await), codes::POOL_NOT_COPIED);
     }
-    let rollout = StoredRollout {
-        from: 1,
-        shards: 2,
-        per_mille: 0,
-        rate: 0,
-        since: 0,
-        advanced_at: 0,
-        stopped: String::new(),
-    };
-    set(&store, &rows::type_key("counter"), &type_row(Some(&rollout))).await;
+    set(&store, &rows::type_key("counter"), &type_row(Some(&rollout()))).await;
     let refused = run(&stores, "default", "wide").await.expect_err("refused").to_string();
     assert!(refused.contains("`counter` is being rolled out"), "{refused}");
     set(&store, &rows::type_key("counter"), &type_row(None)).await;
@@ -242,4 +234,104 @@ async fn r23_an_unfinished_copy_closes_both_pools() {
     let copied = run(&stores, "default", "wide").await.expect("continued");
     assert_eq!(copied.types[0].entities, 20);
     assert_eq!(count(&store, "wide").await, 20);
+}
+
+/// Calls this once, when a step has reached its last shard.
+fn once_after(
+    step: PoolCopyStep,
+    call: impl FnOnce() + Send,
+) -> impl FnMut(PoolCopyProgress) + Send {
+    let mut call = Some(call);
+    move |now| {
+        if now.step == step
+            && now.shards == now.all_shards
+            && let Some(call) = call.take()
+        {
+            call();
+        }
+    }
+}
+
+#[tokio::test]
+async fn r23_an_overtaken_copy_sets_no_stage_back() {
+    let (store, stores) = stopped().await;
+    let overtaking = || {
+        let other = run(&stores, "default", "wide").now_or_never().expect("nothing is awaited");
+        assert!(!other.expect("copied").was_done);
+    };
+    let mut on_progress = once_after(PoolCopyStep::ReadingNew, overtaking);
+    let names = ("default", "wide");
+    let late = copy("n1", &stores, names, Instant::now(), &|_| (), &mut on_progress).await;
+    let late = late.expect_err("overtaken");
+    assert_eq!(late.code(), codes::STORE_IN_USE, "{late}");
+    assert!(run(&stores, "default", "wide").await.expect("nothing to do").was_done);
+    assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 20));
+}
+
+fn rollout() -> StoredRollout {
+    StoredRollout {
+        from: 1,
+        shards: 2,
+        per_mille: 0,
+        rate: 0,
+        since: 0,
+        advanced_at: 0,
+        stopped: String::new(),
+        extensions: Extensions::default(),
+    }
+}
+
+#[tokio::test]
+async fn r24_what_changes_before_the_first_claim_is_seen() {
+    let (store, stores) = stopped().await;
+    // A node that was started during the first check begins a rollout.
+    let began = || {
+        let row = type_row(Some(&rollout()));
+        let setting = async { set(&store, &rows::type_key("counter"), &row).await };
+        setting.now_or_never().expect("nothing is awaited");
+    };
+    let mut on_progress = once_after(PoolCopyStep::Checking, began);
+    let names = ("default", "wide");
+    let refused = copy("n1", &stores, names, Instant::now(), &|_| (), &mut on_progress).await;
+    let refused = refused.expect_err("refused").to_string();
+    assert!(refused.contains("`counter` is being rolled out"), "{refused}");
+    assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()), "nothing has changed");
+    set(&store, &rows::type_key("counter"), &type_row(None)).await;
+    run(&stores, "default", "wide").await.expect("copied");
+}
+
+#[tokio::test]
+async fn r23_a_copy_that_cannot_begin_is_given_up() {
+    let (store, stores) = stopped().await;
+    let (mut row, _, _) = read_pools(&*store).await.expect("pools");
+    let fill = PoolFill { from: "default".into(), attempt: 5, stage: PoolCopyStage::Marking };
+    row.pools[0].set_fill(&fill).expect("it fits");
+    set(&store, POOLS, &row).await;
+    add(&store, &Entity::new("stranger", "s"), 99).await;
+    let refused = run(&stores, "default", "wide").await.expect_err("refused");
+    assert!(refused.to_string().contains("`stranger`"), "{refused}");
+    assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
+
+    // Once a claim says that data was moved, the copy can only be continued.
+    let pools = pools_of(&store).await;
+    let shards = vec![path(&pools, ShardId(1))];
+    let current = store.current_claims(shards).await.expect("claims").remove(0).expect("a claim");
+    let placement = ostraca_core::records::Placement { store_id: 5, version: 1 };
+    let moved = current.moved_to(placement).expect("it fits");
+    assert_eq!(store.claim(vec![moved]).await, [ClaimOutcome::Granted]);
+    set(&store, POOLS, &row).await;
+    run(&stores, "default", "wide").await.expect_err("refused");
+    assert!(pools_of(&store).await.get("default").expect("a pool").is_closed());
+}
+
+#[tokio::test]
+async fn r5_state_in_stores_that_are_not_named_is_not_left() {
+    let (store, stores) = stopped().await;
+    let range = |first_shard, store_id| rows::StoreRange { first_shard, store_id };
+    let ranges = vec![range(0, 9), range(3, 10)];
+    let row = rows::StoresRow { ranges, extensions: Extensions::default() };
+    set(&store, &rows::stores_key(), &row).await;
+    let refused = run(&stores, "default", "wide").await.expect_err("refused");
+    assert_eq!(refused.code(), codes::UNKNOWN_STORE, "{refused}");
+    assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
 }

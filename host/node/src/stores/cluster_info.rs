@@ -97,7 +97,7 @@ async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError>
 }
 
 /// Checks that the state of entities is in the store that the cluster's rows name (R5).
-pub(super) async fn check_state_store(
+pub(crate) async fn check_state_store(
     rows: &dyn ClusterStore,
     state: &StoreIdentity,
 ) -> Result<(), NodeError> {
