@@ -277,7 +277,6 @@ fn rollout() -> StoredRollout {
         since: 0,
         advanced_at: 0,
         stopped: String::new(),
-        extensions: Extensions::default(),
     }
 }
 

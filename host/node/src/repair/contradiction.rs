@@ -63,6 +63,8 @@ pub enum ContradictionKind {
     MissingType,
     /// An entity is stored in another shard than the one that its id belongs to.
     MisplacedEntity,
+    /// The copy of a pool to another one was begun and is unfinished.
+    UnfinishedCopy,
     /// Shards were claimed that no pool has.
     UnknownShard,
     /// The rows name another store of the state.
@@ -103,6 +105,7 @@ impl ContradictionKind {
             Self::MissingComponent => "missing-component",
             Self::MissingType => "missing-type",
             Self::MisplacedEntity => "misplaced-entity",
+            Self::UnfinishedCopy => "unfinished-copy",
             Self::UnknownShard => "unknown-shard",
             Self::OtherStateStore => "other-state-store",
             Self::UnknownKey => "unknown-key",

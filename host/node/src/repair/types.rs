@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use ostraca_catalog::Error;
-use ostraca_catalog::rows::{self, BindingRow, TypeRow};
+use ostraca_catalog::rows::{self, BindingRow, POOLS, TypeRow};
 use ostraca_config::manifest::Manifest;
 use ostraca_core::extensions::Extensions;
-use ostraca_core::pools::Pools;
+use ostraca_core::pools::{Pool, PoolUse, Pools};
 use ostraca_store::{CompareAndSet, StoredRow};
 
 use super::contradiction::{ContradictionKind, Findings, RESTORE, Remedy};
@@ -27,6 +27,7 @@ pub(super) fn check(snapshot: &Snapshot, findings: &mut Findings) -> Result<bool
         }
     }
     let pools_are_complete = check_bindings(snapshot, &types, findings)?;
+    check_copies(snapshot, findings);
     check_entities(snapshot, findings)?;
     Ok(pools_are_complete)
 }
@@ -148,11 +149,27 @@ fn check_bindings(
     Ok(are_complete && !unknown)
 }
 
-/// Checks that entities are where their ids belong, and that their types are deployed.
+/// Reports copies of pools that were begun and are unfinished.
+fn check_copies(snapshot: &Snapshot, findings: &mut Findings) {
+    for pool in snapshot.pools.iter().flat_map(Pools::iter) {
+        let PoolUse::Leaving(to) = &pool.usage else { continue };
+        let from = &pool.name;
+        let what = format!("the copy of the pool `{from}` to `{to}` is unfinished");
+        let help = format!("repeat `ostraca pool copy` from `{from}` to `{to}`");
+        let kind = ContradictionKind::UnfinishedCopy;
+        findings.report(kind, POOLS, what, Remedy::manual(&help));
+    }
+}
+
+/// Checks that entities are where their ids belong, and that their types are deployed. In pools that are closed, both are
+/// the matter of a copy.
 fn check_entities(snapshot: &Snapshot, findings: &mut Findings) -> Result<(), Error> {
     let Some(pools) = &snapshot.pools else { return Ok(()) };
     let mut checked = BTreeSet::new();
     for (shard, entity) in &snapshot.facts.entities {
+        if pools.of(*shard).is_some_and(Pool::is_closed) {
+            continue;
+        }
         let name = &*entity.entity_type;
         let key = rows::type_key(name);
         if snapshot.other(&key).is_none() {

@@ -119,3 +119,40 @@ fn k36_what_exists_nowhere_else_is_only_reported() {
         world.set(&rows::type_key("counter"), &row);
     });
 }
+
+#[test]
+fn k36_an_unfinished_copy_of_a_pool_is_to_be_repeated() {
+    use ostraca_catalog::pool::{PoolFill, rows_of};
+    use ostraca_core::pools::Pool;
+    use ostraca_store::pool_copy::PoolCopyStage;
+
+    let copying = |world: &mut World, stage| {
+        let mut pools = Pools::one(SHARDS);
+        pools.add(Pool::new("wide", 5, &pools)).expect("a pool");
+        let mut row = rows_of(&pools).1;
+        let fill = PoolFill { from: "default".into(), attempt: 5, stage };
+        row.pools[0].set_fill(&fill).expect("it fits");
+        world.set(POOLS, &row);
+        // It is in both pools, as before the old one's state is removed.
+        let entity = || Entity::new("counter", "alice");
+        let in_both = pools.iter().map(|pool| pool.shard_of("alice"));
+        world.facts.entities.extend(in_both.map(|shard| (shard, entity())));
+    };
+    for stage in [PoolCopyStage::Copying { shards: 1 }, PoolCopyStage::Finishing] {
+        let mut world = World::new();
+        copying(&mut world, stage);
+        let found = world.check().found;
+        let unfinished: Vec<_> =
+            found.iter().filter(|it| it.kind == ContradictionKind::UnfinishedCopy).collect();
+        assert_eq!(unfinished.len(), 1, "{found:#?}");
+        assert!(unfinished[0].remedy.text().contains("`ostraca pool copy`"), "{unfinished:?}");
+        assert!(found.iter().all(|it| it.kind != ContradictionKind::MisplacedEntity), "{found:#?}");
+    }
+    let mut world = World::new();
+    copying(&mut world, PoolCopyStage::Done);
+    let found = world.check().found;
+    let is_of_copy = |kind| {
+        matches!(kind, ContradictionKind::UnfinishedCopy | ContradictionKind::MisplacedEntity)
+    };
+    assert!(!found.iter().any(|it| is_of_copy(it.kind)), "{found:#?}");
+}
