@@ -432,6 +432,11 @@ mod tests {
     }
 
     #[test]
+    fn m1_pools_are_copied_within_a_store() {
+        conformance::check_pool_copies(&factory());
+    }
+
+    #[test]
     fn the_memory_store_keeps_the_contract_of_cluster_stores() {
         conformance::check_cluster_store(&factory(), WATCHED_EVENTS + 1);
     }
