@@ -68,6 +68,8 @@ pub struct AttackRun {
     pub rng: StdRng,
     /// The number of the round, including repeated ones.
     pub round: u64,
+    /// How many rounds must count, if `ROUNDS` does not say.
+    pub required_rounds: u64,
     /// Minimum number of commands that must be in doubt at the fault.
     pub least: usize,
     /// The load of each round.
@@ -126,6 +128,7 @@ impl AttackRun {
             clients,
             rng: StdRng::seed_from_u64(seed),
             round: 0,
+            required_rounds: ROUNDS,
             least: DOUBTFUL,
             size: LoadSize::USUAL,
             load: None,
@@ -145,7 +148,7 @@ impl AttackRun {
         mut attack: impl AsyncFnMut(&mut AttackRun) -> Result<FaultTiming>,
     ) -> Result<Report> {
         let name = name.as_ref();
-        let rounds = number("ROUNDS").unwrap_or(ROUNDS);
+        let rounds = number("ROUNDS").unwrap_or(self.required_rounds);
         let soak = Soak::of(name)?;
         let mut report = Report::default();
         let result = loop {

@@ -15,8 +15,11 @@ use crate::named;
 const LOST: i32 = 9;
 const SETTINGS: &str = "[partition]\narbiter = true\nkeep-alive-interval = \"200 ms\"\narbiter-timeout = \"2 s\"\narbiter-flag-timeout = \"1 s\"\n";
 
-fn options(name: &str, stores: Stores) -> Options {
-    Options { settings: SETTINGS.into(), ..Options::three(name) }.on(stores)
+async fn scene(name: &str, stores: Stores) -> AttackRun {
+    let options = Options { settings: SETTINGS.into(), ..Options::three(name) }.on(stores);
+    let mut scene = AttackRun::set(&options).await.expect("cluster");
+    scene.required_rounds = 3;
+    scene
 }
 
 fn cut(scene: &mut AttackRun, pairs: &[(usize, usize)]) -> impl Future<Output = Result<()>> {
@@ -58,7 +61,7 @@ async fn until_others_serve(scene: &mut AttackRun, lost: usize) -> Result<()> {
 }
 
 async fn a_lone_node_loses(stores: Stores) {
-    let scene = AttackRun::set(&options("arbiter-lone", stores)).await.expect("cluster");
+    let scene = scene("arbiter-lone", stores).await;
     let cuts = scene.rounds(named("a lone node that reaches its stores", stores), async |scene| {
         let lone = scene.rng.random_range(0..3);
         let others = [(lone + 1) % 3, (lone + 2) % 3];
@@ -84,7 +87,7 @@ async fn e13_a_lone_node_on_postgres_and_etcd_ends_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn e13_one_of_two_that_cannot_reach_each_other_ends() {
     // Both reach the node with the store, which never loses.
-    let scene = AttackRun::set(&options("arbiter-two", Stores::Node)).await.expect("cluster");
+    let scene = scene("arbiter-two", Stores::Node).await;
     let cuts = scene.rounds("two nodes that reach the store, not each other", async |scene| {
         cut(scene, &[(1, 2)]).await?;
         let lost = until_one_ends(scene, &[1, 2]).await?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity, MessageKind, NewPool, PlacementRequest, ShardAtNode};
+use ostraca_process_tests::attack::number;
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::guest_calls::{call, until};
 use ostraca_process_tests::history::until_answered;
@@ -18,6 +19,11 @@ const SHARDS: u32 = 24;
 const ORDERS: u32 = 10;
 const FREE: u32 = 30;
 const ROLES: &str = "roles = [\"manager\", \"host.orders\", \"gateway\"]";
+
+/// How often each fault is repeated.
+fn rounds() -> u64 {
+    number("ROUNDS").unwrap_or(3)
+}
 
 fn orders() -> NewPool {
     NewPool {
@@ -119,25 +125,28 @@ async fn k39_a_pool_created_at_run_time_has_its_own_hosts() {
     }
 
     // The last host of the pool is killed: the other pool is unharmed, and messages to this one wait for a host.
-    cluster.kill_9(2).expect("killed");
-    let without = |view: &View| hosts_of_orders(view).1 == 0;
-    cluster.wait("its shards have no owner", without).await.expect("marked dead");
-    let status = client.status().await.expect("a status");
-    let problem = status.problems.iter().find(|it| it.code == "shards-unassigned").expect("named");
-    assert!(problem.message.contains("in the pool `orders`"), "{problem:?}");
-    assert!(problem.help.contains("host.orders"), "{problem:?}");
-    let other = Entity::new("plain", "a");
-    session.command(&other, "add", "5").await.expect("the other pool answers");
-    let waits = client.session();
-    let reply = tokio::spawn(async move {
-        let options = until_answered(MessageKind::Command);
-        waits.send(&Entity::new("order", "o1"), "add", "1", &options).await
-    });
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    cluster.start_node(2).expect("start");
-    cluster.wait("a host serves it", |view| served_by(view, &[&third])).await.expect("served");
-    let reply = reply.await.expect("no panic").expect("an answer");
-    assert_eq!(&reply.body[..], b"2", "once");
+    for round in 1..=rounds() {
+        cluster.kill_9(2).expect("killed");
+        let without = |view: &View| hosts_of_orders(view).1 == 0;
+        cluster.wait("its shards have no owner", without).await.expect("marked dead");
+        let status = client.status().await.expect("a status");
+        let problem = status.problems.iter().find(|it| it.code == "shards-unassigned");
+        let problem = problem.expect("named");
+        assert!(problem.message.contains("in the pool `orders`"), "{problem:?}");
+        assert!(problem.help.contains("host.orders"), "{problem:?}");
+        let other = Entity::new("plain", "a");
+        session.command(&other, "add", "5").await.expect("the other pool answers");
+        let waits = client.session();
+        let reply = tokio::spawn(async move {
+            let options = until_answered(MessageKind::Command);
+            waits.send(&Entity::new("order", "o1"), "add", "1", &options).await
+        });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        cluster.start_node(2).expect("start");
+        cluster.wait("a host serves it", |view| served_by(view, &[&third])).await.expect("served");
+        let reply = reply.await.expect("no panic").expect("an answer");
+        assert_eq!(reply.body, (1 + round).to_string(), "once");
+    }
     client.close().await;
     cluster.stop().expect("stop");
 }
@@ -165,30 +174,36 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
     for node in 0..3 {
         clients.push(cluster.client(node).await.expect("a client"));
     }
-    let sessions: Vec<_> = (0..24).map(|place| clients[place % 3].session()).collect();
-    let end = Instant::now() + Duration::from_secs(6);
-    let hot = tokio::spawn(async move {
-        let next = |_: usize, n: u64| (Entity::new("order", format!("o{}", n % 4)), "1".to_owned());
-        closed_loop(&sessions, 32, "add", u64::MAX, end, Arc::new(next)).await
-    });
-    // The other one is used by one caller, who is never refused and never waits long.
     let session = client.session();
-    let (mut quiet, mut longest) = (0_u64, Duration::ZERO);
-    while Instant::now() < end {
-        let entity = Entity::new("plain", format!("p{}", quiet % 40));
-        let start = Instant::now();
-        session.command(&entity, "add", "1").await.expect("a reply");
-        quiet += 1;
-        longest = longest.max(start.elapsed());
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let mut quiet = 0_u64;
+    for round in 1..=rounds() {
+        let sessions: Vec<_> = (0..24).map(|place| clients[place % 3].session()).collect();
+        let end = Instant::now() + Duration::from_secs(4);
+        let hot = tokio::spawn(async move {
+            let next =
+                |_: usize, n: u64| (Entity::new("order", format!("o{}", n % 4)), "1".to_owned());
+            closed_loop(&sessions, 32, "add", u64::MAX, end, Arc::new(next)).await
+        });
+        // The other one is used by one caller, who is never refused and never waits long.
+        let (before, mut waits) = (quiet, Vec::new());
+        while Instant::now() < end {
+            let entity = Entity::new("plain", format!("p{}", quiet % 40));
+            let start = Instant::now();
+            session.command(&entity, "add", "1").await.expect("a reply");
+            quiet += 1;
+            waits.push(start.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let hot = hot.await.expect("no panic").expect("every command is answered").done;
+        waits.sort_unstable();
+        let [half, most] = [waits[waits.len() / 2], waits[waits.len() - 1]];
+        eprintln!(
+            "round {round}: {hot} to the hot pool, {} to the other: {half:?}, {most:?}",
+            waits.len()
+        );
+        assert!(hot > 5 * (quiet - before), "{hot} are not many beside {}", quiet - before);
+        assert!(most < QUIET, "{most:?}");
     }
-    let hot = hot.await.expect("no panic").expect("every command is answered");
-    eprintln!(
-        "{} commands to the hot pool, {quiet} to the quiet one, the longest {longest:?}",
-        hot.done
-    );
-    assert!(hot.done > 20 * quiet, "{} commands are not hot beside {quiet}", hot.done);
-    assert!(longest < QUIET, "{longest:?}");
     let mut sum = 0;
     for number in 0..40 {
         let entity = Entity::new("plain", format!("p{number}"));
