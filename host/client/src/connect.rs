@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_codes::{Code, codes};
-use ostraca_core::ids::Entity;
-use ostraca_core::names;
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::identity::TrustRoot;
 use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
@@ -195,11 +193,6 @@ impl Client {
         // Notify the nodes if possible; do not wait for one that is gone.
         let _ = timeout(Duration::from_secs(2), self.dialers.close()).await;
     }
-}
-
-/// The namespace of a message to an entity: none if the name of its type contains it.
-pub(crate) fn namespace_of(own: &str, entity: &Entity) -> String {
-    if entity.entity_type.contains(names::SEPARATOR) { String::new() } else { own.to_owned() }
 }
 
 impl Drop for Client {

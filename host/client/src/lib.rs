@@ -107,6 +107,7 @@ mod driver;
 mod entity_export;
 mod gateway_switch;
 pub mod ledger;
+mod namespace;
 mod profile;
 mod session;
 mod subscription;

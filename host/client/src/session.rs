@@ -21,9 +21,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::call::{CallError, MessageId, Reply, SessionId};
 use crate::cluster_clock::ClusterClock;
-use crate::connect::namespace_of;
 use crate::entity_export::copy_of;
 use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
+use crate::namespace::namespace_of;
 
 /// What [`Session::restart_entity`] has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::info;
 
-use crate::connect::{Client, namespace_of};
+use crate::connect::Client;
 use crate::connection_state::ConnectionState;
+use crate::namespace::namespace_of;
 
 /// The pauses before a subscription is opened again.
 const REOPEN: BackoffPolicy =

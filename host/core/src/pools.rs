@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::assign::BuiltinStrategy;
 use crate::hash::HashFunction;
 use crate::ids::ShardId;
-use crate::rows::{SHARDS_PER_CHUNK, shard_at};
 
 /// The pool that every cluster has from its start.
 pub const DEFAULT_POOL: &str = "default";
@@ -196,15 +195,6 @@ impl Pools {
         self.of(shard).is_some_and(Pool::is_stateless)
     }
 
-    /// Whether the manager decides about no shard of a row.
-    #[must_use]
-    pub fn is_stateless_chunk(&self, chunk: u32) -> bool {
-        let first = shard_at(chunk, 0);
-        let last = ShardId((first.0 + SHARDS_PER_CHUNK - 1).min(self.shard_count()));
-        let mut managed = self.iter().filter(|pool| !pool.is_stateless());
-        first <= last && !managed.any(|pool| pool.first <= last && pool.last() >= first)
-    }
-
     /// Lets any host have any shard.
     pub(crate) fn forget_roles(&mut self) {
         for pool in &mut self.0 {
@@ -242,8 +232,11 @@ impl Pools {
                     false => PoolUse::Leaving(to.into()),
                 };
             }
-            if pool.name == to && !is_done {
-                pool.usage = PoolUse::Filling(from.into());
+            if pool.name == to {
+                pool.usage = match is_done {
+                    true => PoolUse::Open,
+                    false => PoolUse::Filling(from.into()),
+                };
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::pools::{HOST_ROLE_PREFIX, Pool};
+use crate::pools::{HOST_ROLE_PREFIX, Pool, Pools};
 
 /// The number of shards in an assignment row.
 pub const SHARDS_PER_CHUNK: u32 = 64;
@@ -576,6 +576,15 @@ pub fn index_in_chunk(shard: ShardId) -> usize {
 #[must_use]
 pub fn shard_at(chunk: u32, place: usize) -> ShardId {
     ShardId(chunk * SHARDS_PER_CHUNK + u32::try_from(place).unwrap_or(0) + 1)
+}
+
+/// Whether the manager decides about no shard of a chunk (E5).
+#[must_use]
+pub fn is_stateless_chunk(pools: &Pools, chunk: u32) -> bool {
+    let first = shard_at(chunk, 0);
+    let last = ShardId((first.0 + SHARDS_PER_CHUNK - 1).min(pools.shard_count()));
+    let mut managed = pools.iter().filter(|pool| !pool.is_stateless());
+    first <= last && !managed.any(|pool| pool.first <= last && pool.last() >= first)
 }
 
 /// How many chunks this number of shards has.

@@ -43,6 +43,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("host/http/src/bounded.rs", "a function of h3's trait is named so"),
     ("host/config/src/config/renamed.rs", "former names of settings, refused with the new one"),
     ("host/config/src/config/tests.rs", "the same"),
+    ("host/config/src/config/tests/texts.rs", "names of settings in the reference texts"),
+    ("docs/settings-of-the-texts.md", "the same"),
     ("host/config/src/manifest.rs", "former names of a manifest's keys, refused with the new one"),
     ("host/config/src/manifest/tests.rs", "the same"),
     ("tests/mutants/core.survived", "quotes source lines"),

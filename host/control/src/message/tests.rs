@@ -81,6 +81,9 @@ enum Later {
     Unreachable { node: NodeId },
     Loads,
     MoveShard,
+    KeepAlive,
+    KeepAliveAck,
+    ArbiterFlag,
     Gossip { about: String },
 }
 

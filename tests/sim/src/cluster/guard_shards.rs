@@ -1,7 +1,9 @@
 //! The guard's checks of assignment rows: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_core::rows::{Assignment, AssignmentsRow, Member, chunk_count, shard_at};
+use ostraca_core::rows::{
+    Assignment, AssignmentsRow, Member, chunk_count, is_stateless_chunk, shard_at,
+};
 
 use super::World;
 use super::guard::Applied;
@@ -57,7 +59,7 @@ impl World {
         let exists = |other: u32| {
             let is_written =
                 || self.guard.sealed.range((other, 0)..=(other, u64::MAX)).next().is_some();
-            !self.pools.all.is_stateless_chunk(other) && (other < initial || is_written())
+            !is_stateless_chunk(&self.pools.all, other) && (other < initial || is_written())
         };
         let sealed = (0..chunk_count(self.shards))
             .all(|other| !exists(other) || self.guard.sealed.contains(&(other, row.term)));

@@ -9,6 +9,8 @@
 //! revisions of different rows need to be compared. Correctness does not depend on any of this: shards change owners as
 //! ever, by rows and claims.
 
+use std::collections::VecDeque;
+
 use super::context::Context;
 use super::keep_alives::KeepAlives;
 use super::observed::ObservedCluster;
@@ -18,6 +20,9 @@ use crate::node::Canonicalizer;
 use crate::node::{Action, ControlMessage, Mutation, Notice, WriteError};
 use crate::rows::{ArbiterRow, Member, Row, RowKey};
 
+/// Maximum number of flags that are kept.
+const MAX_FLAGS: usize = 8;
+
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Arbiter {
     /// The row as last seen, and its revision.
@@ -26,8 +31,9 @@ pub(super) struct Arbiter {
     partitioned_since: Option<u64>,
     /// When the row may be written again, after a write whose outcome is unknown.
     write_at: u64,
-    /// The last flag: its number, and the node that sent it.
-    flag: Option<(u64, Member)>,
+    /// The last flags: their numbers, and the nodes that sent them. A flag may arrive before the row, and that of the next
+    /// number before this one has settled the last.
+    flags: VecDeque<(u64, Member)>,
     /// The highest number that this node has lost, but survived.
     settled: u64,
     /// When the last number is lost if no flag arrives.
@@ -54,6 +60,7 @@ impl Arbiter {
         if is_new {
             self.restart_timers();
             self.flags_until = None;
+            self.flags.retain(|(number, _)| *number >= row.number);
             if row.unreachable.iter().any(|member| observed.alive(member)) {
                 let ArbiterRow { number, winner, unreachable, .. } = row.clone();
                 context.notify(Notice::ArbitrationDecided { number, winner, unreachable });
@@ -68,8 +75,12 @@ impl Arbiter {
 
     /// A flag counts only if the winner of its number sent it.
     pub(super) fn on_flag(&mut self, from: &Member, number: u64) {
-        if self.flag.as_ref().is_none_or(|(last, _)| *last <= number) {
-            self.flag = Some((number, from.clone()));
+        let flag = (number, from.clone());
+        if number >= self.number() && !self.flags.contains(&flag) {
+            self.flags.push_back(flag);
+            if self.flags.len() > MAX_FLAGS {
+                self.flags.pop_front();
+            }
         }
     }
 
@@ -112,7 +123,7 @@ impl Arbiter {
     fn await_flag(&mut self, context: &mut Context, observed: &ObservedCluster) -> bool {
         let Some((row, _)) = &self.row else { return false };
         let now = context.mono();
-        let has_flag = self.flag.as_ref() == Some(&(row.number, row.winner.clone()));
+        let has_flag = self.flags.contains(&(row.number, row.winner.clone()));
         // A winner that has ended ends nobody: its own side decides again.
         if has_flag || observed.has_ended(&row.winner) == Some(true) {
             self.settled = row.number;

@@ -10,7 +10,7 @@ use super::stateless::Stateless;
 use crate::ids::{NodeId, ShardId};
 use crate::node::{Action, ControlMessage, Event, Mutation, WriteError};
 use crate::pools::Pools;
-use crate::rows::{Member, NodeRow, Row, RowKey};
+use crate::rows::{Member, NodeRow, Row, RowKey, is_stateless_chunk};
 
 impl Machine {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -230,7 +230,7 @@ impl Machine {
             (RowKey::Assignments(chunk), Row::Assignments(row)) => {
                 let is_newer = observed.learn_chunk(context, chunk, row, revision);
                 if is_newer {
-                    if !context.identity.pools.is_stateless_chunk(chunk) {
+                    if !is_stateless_chunk(&context.identity.pools, chunk) {
                         manager.request_decision();
                     }
                     holdings.on_chunk_changed(chunk);

@@ -16,7 +16,7 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::node::Canonicalizer;
 use crate::node::{Action, ControlMessage, HandOff, Mutation, NodeReport, Notice, ReportedShard};
 use crate::pools::Pool;
-use crate::rows::{Assignment, Member, shard_at};
+use crate::rows::{Assignment, Member, is_stateless_chunk, shard_at};
 use crate::shard::StopReason;
 use probation::Probation;
 
@@ -130,7 +130,7 @@ impl Holdings {
             if all_known {
                 self.applied_chunks.insert(chunk, *revision);
             }
-            if !context.identity.pools.is_stateless_chunk(chunk) {
+            if !is_stateless_chunk(&context.identity.pools, chunk) {
                 self.report_soon(context);
             }
         }

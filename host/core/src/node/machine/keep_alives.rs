@@ -100,5 +100,8 @@ impl KeepAlives {
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         self.next_at = to.map_deadline(self.next_at);
+        for peer in self.peers.values_mut() {
+            (peer.sent, peer.answered) = (peer.sent - peer.answered, 0);
+        }
     }
 }

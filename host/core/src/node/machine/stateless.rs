@@ -179,6 +179,9 @@ impl Stateless {
         for at in self.retry_at.values_mut() {
             *at = to.map_deadline(*at);
         }
-        self.check_at = to.map_deadline(self.check_at);
+        // Without such a pool, there is nothing to check.
+        if self.check_at < u64::MAX {
+            self.check_at = to.map_deadline(self.check_at);
+        }
     }
 }

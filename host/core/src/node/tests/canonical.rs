@@ -52,6 +52,7 @@ fn an_idle_nodes_canonical_state_survives_renewals() {
         // Intervals such that every renewal falls on a step of the test's clock, and nothing but renewals happens.
         cluster.settings.renew_interval = 800;
         cluster.settings.rebalance_interval = 800;
+        cluster.settings.keep_alive_interval = Some(800);
         nodes.iter().for_each(|node| cluster.start(node));
         cluster.run(40_000);
         let first = relative(&mut cluster, node);

@@ -125,7 +125,7 @@ fn an_import_brings_no_tells_that_are_not_granted() {
         let payload = codec::encode(&tell).expect("encodes").into();
         let name = timer_of_delayed_tell("later");
         let mut copy = copy();
-        copy.timers.push(TimerCopy { name, due: 9_000, interval: 0, payload });
+        copy.timers.insert(0, TimerCopy { name, due: 9_000, interval: 0, payload });
         let token = harness.import(1, copy.encode().expect("encodes"));
         let refused = harness.code_of(token);
         assert_eq!(harness.commits.is_empty(), !is_granted, "{target}.{method}");

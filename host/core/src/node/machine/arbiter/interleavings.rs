@@ -163,7 +163,11 @@ impl World {
     }
 
     fn steps(&self) -> Vec<Step> {
+        // The last step is taken first: what happens while the partition lasts.
         let mut steps = Vec::new();
+        if !self.has_healed {
+            steps.push(Step::Heal);
+        }
         for (at, node) in self.nodes.iter().enumerate() {
             let runs = !node.has_lost;
             if runs && node.ticks < TICKS {
@@ -184,9 +188,6 @@ impl World {
         }
         for flag in &self.flags {
             steps.extend([Step::Flag(*flag, true), Step::Flag(*flag, false)]);
-        }
-        if !self.has_healed {
-            steps.push(Step::Heal);
         }
         steps
     }

@@ -4,7 +4,7 @@ use super::{
     Assignment, AssignmentsRow, BTreeMap, Context, Manager, Mutation, ObservedCluster, Row, RowKey,
     WriteError, WritePurpose,
 };
-use crate::rows::SHARDS_PER_CHUNK;
+use crate::rows::{SHARDS_PER_CHUNK, is_stateless_chunk};
 
 /// An assignment row from the manager's point of view.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ impl Manager {
         let retry_at = context.mono() + context.settings.store_retry_interval;
         let Some(term) = &mut self.term else { return };
         let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
-        if context.identity.pools.is_stateless_chunk(number) {
+        if is_stateless_chunk(&context.identity.pools, number) {
             // The owners of its shards write it.
             chunk.sealed = true;
             return;
