@@ -64,7 +64,13 @@ fn defaults_equal_those_of_the_libraries() {
     assert_eq!(format!("{:?}", config.store_options()), format!("{store:?}"));
     assert_eq!(config.store_dir(), Path::new("dir/store"));
     assert_eq!(config.roles(), Roles::ALL);
-    let node = ostraca_core::node::Settings { embedded_store: true, ..Default::default() };
+    // The library sends no keep-alives on its own.
+    let keep_alive_interval = Some(1_000);
+    let node = ostraca_core::node::Settings {
+        embedded_store: true,
+        keep_alive_interval,
+        ..Default::default()
+    };
     assert_eq!(config.node_settings(), node);
     assert_eq!(config.route_settings(), ostraca_core::route::Settings::default());
 }
