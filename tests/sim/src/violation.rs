@@ -188,6 +188,8 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::Unexplained),
     ViolationKind::History(ostraca_oracle::ViolationKind::LostCommit),
     ViolationKind::WakeUpWrong,
+    // Owners follow the versions that they know.
+    ViolationKind::WrongCount,
     ViolationKind::RanTwice,
     ViolationKind::EffectAfterNotRun,
     ViolationKind::Superseded,

@@ -110,8 +110,8 @@ impl Node {
         };
         let mut context = Context::new(settings, identity);
         let mut observed = ObservedCluster::new(1);
-        for node in 0..3 {
-            let name = NODES[node].into();
+        for (node, name) in NODES.into_iter().enumerate() {
+            let name = name.into();
             observed.learn_node(&mut context, name, row(node, NodeStatus::Live), node as u64 + 1);
         }
         let mut keep_alives = KeepAlives::default();
@@ -335,7 +335,7 @@ fn explore(mutations: &[Mutation], check: impl Fn(&World)) -> usize {
 }
 
 fn one_side_goes_on(world: &World) {
-    if world.has_healed || world.number_of_state() % 16 != 0 {
+    if world.has_healed || !world.number_of_state().is_multiple_of(16) {
         return;
     }
     let sides = world.clone().finish();
