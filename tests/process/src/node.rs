@@ -140,7 +140,7 @@ impl NodeProcess {
     /// Sends SIGSTOP, and waits until none of its threads runs any more.
     ///
     /// # Errors
-    /// If the process no longer exists, or goes on for [`TIMEOUT`].
+    /// If the process no longer exists, or goes on for a minute.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
