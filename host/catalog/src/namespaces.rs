@@ -1,7 +1,7 @@
 //! The cluster's namespaces: their rows, and which of them a node knows.
 //!
 //! A namespace keeps the types of one tenant apart from those of others. Its types have names of their own (see
-//! [`names`](ostraca_core::names)); nothing else distinguishes them from types in the namespace `default`. A namespace is
+//! [`names`]); nothing else distinguishes them from types in the namespace `default`. A namespace is
 //! only added: types and entities may refer to it for ever.
 
 use std::collections::BTreeMap;
