@@ -323,7 +323,7 @@ impl Permissions {
         })
     }
 
-    /// Whether the principal has a permission on a type, named as the cluster does ([`names`]).
+    /// Whether the principal has a permission on a type, named as the cluster does ([`mod@names`]).
     #[must_use]
     pub fn allow_on(&self, permission: Permission, name: &str) -> bool {
         let (namespace, entity_type) = names::split(name);
