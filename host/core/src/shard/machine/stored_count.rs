@@ -26,7 +26,7 @@ enum Progress {
         last: Option<Entity>,
         /// Whether a page was asked for.
         in_flight: bool,
-        /// Later entities that were committed meanwhile: their newest versions, and what they count for.
+        /// Later entities that were committed while the page was in flight: their newest versions, and what they count for.
         committed: BTreeMap<Entity, (u64, Amount)>,
     },
     Complete,
@@ -80,9 +80,13 @@ impl StoredCount {
     ) {
         match &mut self.progress {
             Progress::Unasked => {}
-            Progress::Reading { last, committed, .. }
+            Progress::Reading { last, in_flight, committed, .. }
                 if last.as_ref().is_none_or(|at| at < entity) =>
             {
+                // A page that is asked for later contains it.
+                if !*in_flight {
+                    return;
+                }
                 let newest = committed.entry(entity.clone()).or_default();
                 if newest.0 < version {
                     *newest = (version, now);
@@ -114,9 +118,9 @@ impl StoredCount {
         let is_last = next.is_none();
         let mut found: BTreeMap<Entity, Amount> =
             heads.into_iter().map(|(entity, head)| (entity, Amount::of(&head))).collect();
-        // What was said about later entities stays: the next page may be older than it.
         let is_covered = |entity: &Entity| is_last || Some(entity) <= end.as_ref();
-        for (entity, (_, amount)) in committed.extract_if(.., |entity, _| is_covered(entity)) {
+        let committed = std::mem::take(committed).into_iter();
+        for (entity, (_, amount)) in committed.filter(|(entity, _)| is_covered(entity)) {
             found.insert(entity, amount);
         }
         (*after, *last) = (next, end.or(last.take()));
@@ -126,6 +130,13 @@ impl StoredCount {
         }
         if is_last {
             self.progress = Progress::Complete;
+        }
+    }
+
+    /// Forgets a page that could not be read: whoever asks next lets it be read again.
+    fn on_failure(&mut self) {
+        if let Progress::Reading { committed, .. } = &mut self.progress {
+            committed.clear();
         }
     }
 
@@ -167,8 +178,7 @@ impl Machine {
         if !self.stored.take_answer(number) {
             return;
         }
-        // After a failure, the page is read again when the next one asks.
-        let Ok(page) = page else { return };
+        let Ok(page) = page else { return self.stored.on_failure() };
         let residents = &self.residents;
         self.stored.on_page(page, |entity| residents.get(entity)?.stored_without_pending());
         if self.claim.is_serving() {
