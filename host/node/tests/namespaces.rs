@@ -340,8 +340,7 @@ async fn a_tell_to_another_namespace_is_not_imported() {
     let copy = admin.export(&sender).await.expect("exported");
     admin.session().command(&sender, "cancel_tell", "\"t\"").await.expect("cancelled");
     // The copy names its target as the cluster does: an entity of the namespace `default`.
-    let imported =
-        acme.session().import_entity(&sender, copy.clone(), &CallOptions::default()).await;
+    let imported = acme.session().import_entity(&sender, copy, &CallOptions::default()).await;
     let refused = imported.expect_err("refused").to_string();
     assert!(
         refused.contains("`misbehaving`, to which `acme:misbehaving` may not send"),
