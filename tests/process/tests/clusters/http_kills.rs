@@ -12,6 +12,7 @@ use http::StatusCode;
 use ostraca_client::Client;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, TIMEOUT};
+use ostraca_process_tests::guest_calls::until;
 use ostraca_process_tests::http::{HttpCaller, HttpReply, web_token};
 use ostraca_process_tests::node_dir::deploy_example;
 use rand::rngs::StdRng;
@@ -120,6 +121,16 @@ impl Calls {
     }
 }
 
+/// Each node observes the policy when the row reaches it.
+async fn until_admitted(gateway: SocketAddr, token: &str) -> Result<()> {
+    let mut caller = HttpCaller::new(gateway, token)?;
+    until("the gateway has the policy", async || {
+        let reply = caller.call(("counter", "other", "add"), "1".into(), None).await?;
+        Ok((reply.status != StatusCode::UNAUTHORIZED).then_some(()))
+    })
+    .await
+}
+
 async fn faults(cluster: &mut Cluster, admin: &Client, calls: &Calls, seed: u64) -> Result<()> {
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..ROUNDS {
@@ -172,8 +183,12 @@ async fn r17_keys_over_http_survive_kills_and_hand_offs() {
     let admin = cluster.client(0).await.expect("client");
     deploy_example(&admin, "counter").await.expect("deploy");
     let token = web_token(&admin, cluster.home(0)).await.expect("a token");
+    let gateways: Vec<_> = (0..cluster.len()).map(|node| cluster.http_address(node)).collect();
+    for gateway in &gateways {
+        until_admitted(*gateway, &token).await.expect("the token is accepted");
+    }
     let calls = Arc::new(Calls {
-        gateways: (0..cluster.len()).map(|node| cluster.http_address(node)).collect(),
+        gateways,
         token,
         answered: AtomicU64::new(0),
         in_doubt: AtomicU64::new(0),
