@@ -1,7 +1,9 @@
 //! Records what operators ask for, and shows it.
 
 use ostraca_catalog::audit::{self, Change, Log};
-use ostraca_wire::proto::{AuditEntry, AuditRequest, Problem, ShardAtNode, VariableKind};
+use ostraca_wire::proto::{
+    AuditEntry, AuditRequest, NamespaceQuotas, Problem, ShardAtNode, VariableKind,
+};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
 use super::AdminService;
@@ -72,6 +74,17 @@ fn changes(request: &AdminOperation) -> Vec<Change> {
     }
 }
 
+fn quotas_text(quotas: &NamespaceQuotas) -> String {
+    let NamespaceQuotas { namespace: _, entities, state_bytes, turns_per_second } = quotas;
+    let named = [("entities", entities), ("state", state_bytes), ("turns", turns_per_second)];
+    let set = named.into_iter().filter_map(|(name, limit)| limit.map(|it| format!("{name} {it}")));
+    let set: Vec<_> = set.collect();
+    match set.is_empty() {
+        true => "none".into(),
+        false => set.join(", "),
+    }
+}
+
 /// What a request changes; `None` if it only reads.
 fn change(request: &AdminOperation) -> Option<Change> {
     use AdminOperation as Op;
@@ -128,8 +141,11 @@ fn change(request: &AdminOperation) -> Option<Change> {
             .create
             .as_ref()
             .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
-        Op::Namespaces(request) if request.create.is_empty() => None,
-        Op::Namespaces(request) => change("namespace create", &request.create, String::new()),
+        Op::Namespaces(request) => match &request.set_quotas {
+            Some(quotas) => change("namespace quota", &quotas.namespace, quotas_text(quotas)),
+            None if request.create.is_empty() => None,
+            None => change("namespace create", &request.create, String::new()),
+        },
         // A placement is recorded when it is new.
         Op::Placement(request) => {
             let list = |all: &[ShardAtNode]| {

@@ -5,7 +5,7 @@
 use ostraca_catalog::access::denied;
 use ostraca_config::Manifest;
 use ostraca_config::policy::{Permission, Permissions};
-use ostraca_wire::proto::{PlacementRequest, Problem};
+use ostraca_wire::proto::{NamespacesRequest, PlacementRequest, Problem};
 use ostraca_wire::server::AdminOperation;
 
 use super::AdminService;
@@ -130,7 +130,7 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Placement(_) => vec![Everywhere(Operate)],
         Op::Pools(_) => vec![Everywhere(Operate)],
-        Op::Namespaces(request) if request.create.is_empty() => vec![Everywhere(View)],
+        Op::Namespaces(request) if is_list(request) => vec![Everywhere(View)],
         Op::Namespaces(_) => vec![Everywhere(Operate)],
         Op::Policy(request) if request.text.is_none() => vec![Everywhere(View)],
         // They name people, and why they were shut out.
@@ -144,6 +144,11 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         }
         Op::Policy(_) | Op::Revocations(_) => vec![Everywhere(Administer)],
     }
+}
+
+/// Whether a request only lists namespaces.
+fn is_list(request: &NamespacesRequest) -> bool {
+    request.create.is_empty() && request.set_quotas.is_none()
 }
 
 /// A permission on a type, or on all types if none is named.

@@ -1,4 +1,4 @@
-//! Lists the cluster's namespaces, and creates more of them, by compare-and-set on their rows.
+//! Lists the cluster's namespaces, creates more of them, and sets their quotas, by compare-and-set on their rows.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,19 @@ use ostraca_catalog::namespaces::{
 use ostraca_catalog::rows;
 use ostraca_codes::codes;
 use ostraca_core::names::{self, DEFAULT_NAMESPACE};
+use ostraca_core::quota::Quotas;
 use ostraca_store::StoredRow;
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::{NamespaceInfo, NamespacesRequest, Problem};
+use ostraca_wire::proto::{NamespaceInfo, NamespaceQuotas, NamespacesRequest, Problem};
 use ostraca_wire::server::AdminOutput;
 
 use super::catalog_problem::to_problem;
 use super::{AdminService, store_failed};
+
+fn quotas_to_wire(namespace: &str, quotas: Quotas) -> NamespaceQuotas {
+    let Quotas { entities, state_bytes, turns_per_second } = quotas;
+    NamespaceQuotas { namespace: namespace.into(), entities, state_bytes, turns_per_second }
+}
 
 impl AdminService {
     pub(super) async fn namespaces(
@@ -25,13 +31,20 @@ impl AdminService {
         if !request.create.is_empty() {
             self.create_namespace(principal, &request.create).await?;
         }
+        if let Some(quotas) = &request.set_quotas {
+            self.set_quotas(principal, quotas).await?;
+        }
         let mut all = self.read_namespaces().await?;
         // It exists, whether it has a row or not.
         all.entry(DEFAULT_NAMESPACE.into()).or_default();
         let types = self.gateway.types.snapshot();
         let info = |(name, row): (String, NamespaceRow)| {
             let count = types.keys().filter(|it| names::namespace(it) == name).count();
+            let quotas = row.quotas();
+            let limited = !quotas.is_unlimited();
             NamespaceInfo {
+                quotas: limited.then(|| quotas_to_wire(&name, quotas)),
+                usage: self.gateway.usage.total(&name).filter(|_| limited),
                 created_unix_ms: row.at_ms,
                 created_by: row.by,
                 types: u32::try_from(count).unwrap_or(u32::MAX),
@@ -55,6 +68,36 @@ impl AdminService {
         };
         let all: Result<_, _> = listed.iter().filter_map(named).collect();
         all.map_err(to_problem)
+    }
+
+    async fn set_quotas(&self, by: &str, new: &NamespaceQuotas) -> Result<(), Problem> {
+        let name = new.namespace.as_str();
+        let store = &*self.deployer.cluster_store;
+        let key = namespace_key(name);
+        let found = store.get(&key).await.map_err(|error| store_failed(&error))?;
+        let known = found.as_ref().filter(|row| namespace_name(&row.key).is_some());
+        if known.is_none() && name != DEFAULT_NAMESPACE {
+            let help = "`ostraca namespace list` shows the namespaces, and `create` adds one";
+            let text = format!("there is no namespace `{name}`");
+            return Err(problem(codes::UNKNOWN_NAMESPACE, text, help));
+        }
+        let before = known.map(rows::decode::<NamespaceRow>).transpose().map_err(to_problem)?;
+        let mut row = before.unwrap_or_default();
+        let quotas = Quotas {
+            entities: new.entities,
+            state_bytes: new.state_bytes,
+            turns_per_second: new.turns_per_second,
+        };
+        row.set_quotas(quotas).map_err(|error| {
+            let text = format!("the row of the namespace has no room for quotas: {error}");
+            problem(codes::FORMAT_NOT_SUPPORTED, text, "use a node of the newest release")
+        })?;
+        let value = rows::encode_value(&row).map_err(to_problem)?;
+        let expected = known.map(|row| row.revision);
+        let revision = rows::write(store, &key, expected, &row).await.map_err(to_problem)?;
+        tracing::info!(namespace = name, by, ?quotas, "a namespace's quotas are set");
+        self.gateway.types.namespaces().on_row_changed(&StoredRow { key, revision, value });
+        Ok(())
     }
 
     async fn create_namespace(&self, by: &str, name: &str) -> Result<(), Problem> {

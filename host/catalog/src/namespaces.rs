@@ -7,10 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use ostraca_core::codec::CodecError;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::names::{self, DEFAULT_NAMESPACE};
+use ostraca_core::quota::Quotas;
 use ostraca_store::StoredRow;
 use serde::{Deserialize, Serialize};
+
+use crate::rows;
 
 /// Maximum number of namespaces beside `default`. Each node keeps all their rows in memory.
 pub const MAX_NAMESPACES: usize = 1_000;
@@ -18,7 +22,7 @@ pub const MAX_NAMESPACES: usize = 1_000;
 /// What the keys of namespaces begin with.
 pub const NAMESPACES: &str = "namespaces/";
 
-/// `namespaces/<namespace>`: a namespace beside `default`.
+/// `namespaces/<namespace>`: a namespace beside `default`; or the quotas of `default`, which needs no row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceRow {
     /// When it was created, in milliseconds of UTC since 1970.
@@ -31,6 +35,25 @@ pub struct NamespaceRow {
 
 impl Extensible for NamespaceRow {
     const NAME: &'static str = "NamespaceRow";
+    const FIELDS: &'static [u32] = &[Self::QUOTAS];
+}
+
+impl NamespaceRow {
+    const QUOTAS: u32 = 2;
+
+    /// What its entities may use.
+    #[must_use]
+    pub fn quotas(&self) -> Quotas {
+        self.extensions.get(Self::QUOTAS).ok().flatten().unwrap_or_default()
+    }
+
+    /// Sets what its entities may use.
+    ///
+    /// # Errors
+    /// [`CodecError`] if a later release has filled the row with its own fields.
+    pub fn set_quotas(&mut self, quotas: Quotas) -> Result<(), CodecError> {
+        self.extensions.set(Self::QUOTAS, &quotas)
+    }
 }
 
 /// The key of a namespace.
@@ -54,6 +77,7 @@ pub struct KnownNamespaces(Arc<RwLock<BTreeMap<Arc<str>, Known>>>);
 struct Known {
     at: u64,
     exists: bool,
+    quotas: Quotas,
 }
 
 impl KnownNamespaces {
@@ -64,19 +88,32 @@ impl KnownNamespaces {
         name == DEFAULT_NAMESPACE || known.get(name).is_some_and(|it| it.exists)
     }
 
+    /// The namespaces with a quota.
+    #[must_use]
+    pub fn quotas(&self) -> BTreeMap<Arc<str>, Quotas> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let limited = known.iter().filter(|(_, it)| it.exists && !it.quotas.is_unlimited());
+        limited.map(|(name, it)| (name.clone(), it.quotas)).collect()
+    }
+
     /// Handles a row from a watch or a list. Rows of anything else, and rows older than the last observed one, are
     /// ignored. Returns whether the row is a namespace's.
     pub fn on_row_changed(&self, row: &StoredRow) -> bool {
         let Some(name) = namespace_name(&row.key) else { return false };
         // Even a row that this program cannot decode says that the namespace exists.
-        self.set(name, row.revision, true);
+        self.set(
+            name,
+            row.revision,
+            true,
+            rows::decode(row).ok().as_ref().map(NamespaceRow::quotas),
+        );
         true
     }
 
     /// Handles the deletion of a row at the given store revision.
     pub fn on_row_deleted(&self, key: &str, revision: u64) {
         if let Some(name) = namespace_name(key) {
-            self.set(name, revision, false);
+            self.set(name, revision, false, None);
         }
     }
 
@@ -94,13 +131,15 @@ impl KnownNamespaces {
         }
     }
 
-    fn set(&self, name: &str, at: u64, exists: bool) {
+    /// Without quotas, those that are known stay in force.
+    fn set(&self, name: &str, at: u64, exists: bool, quotas: Option<Quotas>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match known.get_mut(name) {
-            Some(it) if it.at >= at => {}
-            Some(it) => *it = Known { at, exists },
-            None => drop(known.insert(name.into(), Known { at, exists })),
+        let before = known.get(name).copied();
+        if before.is_some_and(|it| it.at >= at) {
+            return;
         }
+        let quotas = quotas.or(before.map(|it| it.quotas)).unwrap_or_default();
+        known.insert(name.into(), Known { at, exists, quotas });
     }
 }
 
@@ -127,5 +166,32 @@ mod tests {
         let type_row = StoredRow { key: "types/acme/counter".into(), ..row("x", 1) };
         assert!(!known.on_row_changed(&type_row));
         assert!(!known.on_row_changed(&row("No-Name", 1)));
+    }
+
+    #[test]
+    fn a_node_follows_the_quotas_of_namespaces() {
+        let known = KnownNamespaces::default();
+        let with = |name: &str, revision, entities| {
+            let mut content = NamespaceRow::default();
+            let quotas = Quotas { entities, ..Quotas::default() };
+            content.set_quotas(quotas).expect("a small row");
+            let value = rows::encode_value(&content).expect("encodes");
+            known.on_row_changed(&StoredRow { value, ..row(name, revision) });
+        };
+        let limits = || {
+            let quotas = known.quotas().into_iter();
+            quotas.map(|(name, it)| (name.to_string(), it.entities)).collect::<Vec<_>>()
+        };
+        with("acme", 3, Some(10));
+        with("default", 4, Some(20));
+        with("free", 5, None);
+        assert_eq!(limits(), [("acme".into(), Some(10)), ("default".into(), Some(20))]);
+        with("acme", 2, Some(11));
+        // A later release wrote it.
+        known.on_row_changed(&row("acme", 6));
+        assert_eq!(limits()[0].1, Some(10), "an older row, and one that cannot be read");
+        with("acme", 7, None);
+        known.on_row_deleted(&namespace_key("default"), 8);
+        assert_eq!(limits(), []);
     }
 }

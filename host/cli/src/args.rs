@@ -25,7 +25,7 @@ pub(crate) use cluster::{
     Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
     Top, Undeploy, Watch,
 };
-pub(crate) use namespaces::{NamespaceArgs, NamespaceCommand};
+pub(crate) use namespaces::{NamespaceArgs, NamespaceCommand, SetQuotas};
 pub(crate) use pools::{CopyPool, CreatePool, PoolArgs, PoolCommand};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};
 pub(crate) use shards::{MoveShards, PinShards, PlaceShards, ShardNumbers, Shards, ShardsCommand};
@@ -191,7 +191,7 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Show, check or replace the policy: who may do what
     Policy(Policy),
-    /// List the cluster's namespaces, or create more of them
+    /// List the cluster's namespaces, create more of them, or set their quotas
     Namespace(NamespaceArgs),
     /// Manage pools: spaces of shards, each with its own hosts
     Pool(PoolArgs),

@@ -21,12 +21,12 @@ use ostraca_wire::proto::{
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NamespaceInfo,
-    NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest,
-    PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolInfo, PoolsRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout,
-    ShardFiguresRequest, ShardInfo, ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status,
-    StatusRequest, UndeployRequest, UndeployResult, Variables, VariablesRequest, WhoAmI,
-    WhoAmIRequest,
+    NamespaceQuotas, NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest,
+    PausesRequest, PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolInfo,
+    PoolsRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation,
+    RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo, ShardPause, ShardRange,
+    ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
+    Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -601,7 +601,27 @@ impl Client {
     /// [`AdminError`].
     pub async fn namespaces(&self, create: Option<&str>) -> Result<Vec<NamespaceInfo>, AdminError> {
         let create = create.unwrap_or_default().to_owned();
-        let request = Request::Namespaces(NamespacesRequest { create });
+        self.ask_about_namespaces(NamespacesRequest { create, set_quotas: None }).await
+    }
+
+    /// Replaces the quotas of a namespace. Returns all namespaces.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn set_quotas(
+        &self,
+        quotas: NamespaceQuotas,
+    ) -> Result<Vec<NamespaceInfo>, AdminError> {
+        let create = String::new();
+        self.ask_about_namespaces(NamespacesRequest { create, set_quotas: Some(quotas) }).await
+    }
+
+    async fn ask_about_namespaces(
+        &self,
+        request: NamespacesRequest,
+    ) -> Result<Vec<NamespaceInfo>, AdminError> {
+        let request = Request::Namespaces(request);
         let mut all = Vec::new();
         for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
             match page {

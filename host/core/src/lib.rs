@@ -15,6 +15,7 @@ pub mod message;
 pub mod names;
 pub mod node;
 pub mod pools;
+pub mod quota;
 pub mod records;
 pub mod route;
 pub mod rows;

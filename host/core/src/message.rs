@@ -78,6 +78,15 @@ pub struct Message {
     pub context: Arc<MessageMetadata>,
 }
 
+impl Message {
+    /// Whether it is for the entity's guest. Otherwise the node itself handles it: the names of such methods begin with a
+    /// control character, which no guest can declare.
+    #[must_use]
+    pub fn calls_guest(&self) -> bool {
+        !self.method.starts_with('\u{1}')
+    }
+}
+
 /// Who waits for the answer to an ask (R20).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskOrigin {

@@ -23,6 +23,7 @@ mod resolve;
 mod spans;
 mod steps;
 mod subscriptions;
+mod usage;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -50,6 +51,7 @@ pub use links::{InspectTargets, failure_to_wire, migration_to_wire};
 use pauses::{RouteState, ShardPauses};
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
+pub use usage::{NamespaceUsages, NodeUsage};
 
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::pool::{self, KnownPools};
@@ -113,6 +115,8 @@ pub struct Gateway {
     own_figures: OnceLock<FiguresSource>,
     own_plan: OnceLock<PlanSource>,
     tracer: Tracer,
+    /// What the entities of namespaces use.
+    pub usage: NamespaceUsages,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The deployed types, which determine the routing.
@@ -148,6 +152,7 @@ impl Gateway {
             ),
             own_figures: OnceLock::new(),
             own_plan: OnceLock::new(),
+            usage: NamespaceUsages::default(),
             tracer: parts.tracer,
             clock: parts.clock,
             types: parts.types,

@@ -182,6 +182,9 @@ fn refusal_status(code: &str, retry: bool) -> StatusCode {
         (codes::ROLLOUT_COMPLETE, StatusCode::CONFLICT),
         (codes::SESSION_FULL, StatusCode::TOO_MANY_REQUESTS),
         (codes::TOO_MANY_IDEMPOTENCY_KEYS, StatusCode::TOO_MANY_REQUESTS),
+        (codes::QUOTA_TURNS, StatusCode::TOO_MANY_REQUESTS),
+        (codes::QUOTA_ENTITIES, StatusCode::INSUFFICIENT_STORAGE),
+        (codes::QUOTA_STATE, StatusCode::INSUFFICIENT_STORAGE),
         (codes::IDEMPOTENCY_KEY_REUSED, StatusCode::UNPROCESSABLE_ENTITY),
         (codes::DEADLINE_EXCEEDED, StatusCode::GATEWAY_TIMEOUT),
     ];

@@ -93,6 +93,7 @@ mod peers;
 mod pool_copy;
 mod pool_not_copied;
 mod probe;
+mod quotas;
 mod renewal;
 mod repair;
 mod service;

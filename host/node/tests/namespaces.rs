@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use common::{COUNTER, client, counter, guest, joined, make, start};
 use ostraca_ca::Ca;
 use ostraca_client::{
-    AdminError, CallError, CallOptions, ChannelEvent, Client, Entity, NewPool, Profile,
-    SubscribeFrom,
+    AdminError, CallError, CallOptions, ChannelEvent, Client, Entity, NamespaceQuotas, NewPool,
+    Profile, SubscribeFrom,
 };
 use ostraca_node::{InitializedCluster, Node};
 use ostraca_wire::proto::{
@@ -322,6 +322,75 @@ async fn a_namespace_is_created_before_it_is_used() {
     admin.session().command(&entity, "add", "3").await.expect("added");
     let read = admin.session().query(&entity, "get", "").await.expect("read");
     assert_eq!(read.body, "3");
+    cluster.stop().await;
+}
+
+/// Sends the same commands through both nodes until one of them is refused by this code.
+async fn until_refused(tenant: &Client, ids: &str, code: &str) -> u64 {
+    let once = CallOptions { retry: false, ..CallOptions::default() };
+    let since = Instant::now();
+    for made in 0.. {
+        assert!(since.elapsed() < GRACE, "nothing is refused by {code}");
+        let entity = Entity::new("counter", format!("{ids}{made}"));
+        match tenant.session().send(&entity, "add", "1", &once).await {
+            Ok(_) => {}
+            Err(error) if error.code() == code => return made,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_holds_at_every_node_and_for_one_namespace() {
+    let cluster = Cluster::start().await;
+    let admin = &cluster.admin;
+    let acme = cluster.tenant(0, "acme", "acme").await;
+    let evil = cluster.tenant(1, "evil", "evil").await;
+    for owner in [&acme, &evil] {
+        owner.deploy(COUNTER, counter(), None).await.expect("deployed");
+    }
+    let limit = |entities, turns_per_second| NamespaceQuotas {
+        namespace: "acme".into(),
+        entities,
+        state_bytes: None,
+        turns_per_second,
+    };
+    let unknown = NamespaceQuotas { namespace: "nowhere".into(), ..limit(Some(1), None) };
+    let refused = admin.set_quotas(unknown).await.expect_err("refused");
+    assert_eq!(refused.code(), "unknown-namespace");
+    let refused = acme.set_quotas(limit(None, None)).await.expect_err("refused");
+    assert_eq!(refused.code(), "access-denied", "a tenant does not set its own");
+
+    admin.set_quotas(limit(Some(5), None)).await.expect("set");
+    let made = until_refused(&acme, "a", "quota-entities").await;
+    assert!(made >= 5, "{made}");
+    let other_node = cluster.tenant(1, "acme", "acme").await;
+    until_refused(&other_node, "b", "quota-entities").await;
+    let first = Entity::new("counter", "a0");
+    acme.session().command(&first, "add", "1").await.expect("it exists");
+    let free = evil.session().command(&Entity::new("counter", "e"), "add", "1").await;
+    free.expect("another namespace");
+    let all = admin.namespaces(None).await.expect("listed");
+    let acme_row = all.iter().find(|it| it.name == "acme").expect("acme");
+    let (quotas, usage) = (acme_row.quotas.as_ref().expect("quotas"), acme_row.usage.as_ref());
+    assert_eq!((quotas.entities, quotas.turns_per_second), (Some(5), None));
+    assert!(usage.expect("measured").entities >= 5, "{usage:?}");
+    assert_eq!(acme_row.created_by, "client/admin", "quotas change nothing else of the row");
+    let evil_row = all.iter().find(|it| it.name == "evil").expect("evil");
+    assert_eq!((&evil_row.quotas, &evil_row.usage), (&None, &None));
+
+    // 0 lets nothing through but what the budget holds at first.
+    admin.set_quotas(limit(None, Some(0))).await.expect("set");
+    for tenant in [&acme, &other_node] {
+        until_refused(tenant, "a", "quota-turns").await;
+    }
+    admin.set_quotas(limit(None, None)).await.expect("set");
+    let patient = CallOptions { timeout: GRACE, ..CallOptions::default() };
+    acme.session().send(&first, "add", "1", &patient).await.expect("no quotas");
+    let all = admin.namespaces(None).await.expect("listed");
+    let acme_row = all.iter().find(|it| it.name == "acme").expect("acme");
+    assert_eq!((&acme_row.quotas, &acme_row.usage), (&None, &None));
     cluster.stop().await;
 }
 

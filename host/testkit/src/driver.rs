@@ -16,7 +16,7 @@ use ostraca_wire::proto::{Envelope, Problem};
 use ostraca_wire::server::Charge;
 use ostraca_workers::{
     Delivery, EntityMessage, EntityMessageContent, Input, RandomKey, ReplyTo, SteppedWorker,
-    WorkerDeps,
+    TurnQuotas, WorkerDeps,
 };
 use tokio::runtime::Runtime;
 
@@ -71,6 +71,7 @@ impl Driver {
             entity_store: store.clone(),
             stats: Arc::default(),
             tracer: ostraca_trace::Tracer::default(),
+            turn_quotas: TurnQuotas::default(),
             gauges: Arc::default(),
             recording_dir: None,
             reports: sink.reports(),

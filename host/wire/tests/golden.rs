@@ -310,8 +310,9 @@ fn streams_between_nodes_and_what_goes_over_them() {
         figures: true,
         shard_figures: true,
         rebalance_plan: true,
+        namespace_usage: true,
     };
-    same(&request, "0a0a080112060a01741201691201741801200128013001");
+    same(&request, "0a0a080112060a017412016912017418012001280130013801");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
     let activity = Some(EntityActivity { failed_starts: 6, ..EntityActivity::default() });
@@ -331,7 +332,22 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let shard_figures = vec![ShardFigures { shard: 3, ..ShardFigures::default() }];
     let moves = vec![ShardMove { shard: 3, from: "a".into(), to: "b".into() }];
     let rebalance_plan = Some(RebalancePlan { moves, blocked_reason: String::new() });
-    let response = PeerInspectResponse { shards, types, figures, shard_figures, rebalance_plan };
+    let usage = NamespaceUsage {
+        namespace: "n".into(),
+        entities: 1,
+        state_bytes: 2,
+        turns_per_second: 3,
+        is_complete: false,
+    };
+    let response = PeerInspectResponse {
+        shards,
+        types,
+        figures,
+        shard_figures,
+        rebalance_plan,
+        namespace_usage: vec![usage],
+        counted_shards: 4,
+    };
     let hex = concat!(
         "0a220801121e080110021a0a0a016312016d1803200450055a050806120172e203022806",
         "120d080110021a0177220408031004",
@@ -339,6 +355,8 @@ fn streams_between_nodes_and_what_goes_over_them() {
         "22020803",
         "2a0a0a080803120161",
         "1a0162",
+        "32090a016e100118022003",
+        "3804",
     );
     same(&response, hex);
 }

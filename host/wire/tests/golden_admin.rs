@@ -17,6 +17,33 @@ fn node_certificate() -> NodeCertificate {
     NodeCertificate { node: "n".into(), certificate: "c".into() }
 }
 
+/// One limit is absent, and one is 0.
+fn quotas() -> NamespaceQuotas {
+    let (namespace, entities, turns_per_second) = ("n".into(), Some(1), Some(0));
+    NamespaceQuotas { namespace, entities, state_bytes: None, turns_per_second }
+}
+
+#[test]
+fn a_namespace_has_quotas_and_their_use() {
+    let usage = NamespaceUsage {
+        namespace: "n".into(),
+        entities: 1,
+        state_bytes: 2,
+        turns_per_second: 3,
+        is_complete: true,
+    };
+    let info = NamespaceInfo {
+        name: "n".into(),
+        created_unix_ms: 1,
+        created_by: "b".into(),
+        types: 2,
+        quotas: Some(quotas()),
+        usage: Some(usage),
+    };
+    let hex = "0a016e10011a016220022a070a016e10012000320b0a016e1001180220032801";
+    same(&info, hex);
+}
+
 #[test]
 fn requests_about_the_cluster() {
     use admin_request::Request;
@@ -94,7 +121,13 @@ fn requests_about_the_cluster() {
             "ba011a0a050803120161120a0a01701201611a0201001a050804120162",
         ),
         (Request::ShardFigures(ShardFiguresRequest {}), "f20400"),
-        (Request::Namespaces(NamespacesRequest { create: "n".into() }), "d205030a016e"),
+        (
+            Request::Namespaces(NamespacesRequest {
+                create: "n".into(),
+                set_quotas: Some(quotas()),
+            }),
+            "d2050c0a016e12070a016e10012000",
+        ),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),
         (

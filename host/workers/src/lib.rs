@@ -15,6 +15,7 @@ mod error;
 pub mod guest_types;
 mod random_key;
 pub mod recording;
+mod turn_quotas;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use ostraca_catalog::clock::boot_millis;
 use ostraca_catalog::{ClusterClock, DeployedType};
 use ostraca_core::ids::{Entity, Epoch, ShardId, TurnId};
 use ostraca_core::message::{Message, MessageKind, Outcome};
+use ostraca_core::quota::FullNamespaces;
 use ostraca_core::records::{Claim, GuestReply, Tell};
 use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason, StoredEntities};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
@@ -37,6 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 pub use random_key::RandomKey;
 use recording::Recorder;
+pub use turn_quotas::TurnQuotas;
 pub use worker::StoredState;
 #[cfg(feature = "stepped")]
 pub use worker::stepped::SteppedWorker;
@@ -61,6 +64,8 @@ pub struct WorkerDeps {
     pub stats: Arc<Stats>,
     /// Starts the spans of turns and commits.
     pub tracer: Tracer,
+    /// What entities of namespaces with a quota may still run on the node.
+    pub turn_quotas: TurnQuotas,
     /// Its own state, updated every 20 ms.
     pub gauges: Arc<WorkerGauges>,
     /// The directory in which the events and actions of its machines are recorded. Default `None`: no recording.
@@ -176,6 +181,8 @@ pub enum Input {
         /// The receiver of the figures.
         answer: oneshot::Sender<Vec<ShardFigures>>,
     },
+    /// The namespaces that have used up a quota, in place of those in the last such input.
+    NamespacesFull(FullNamespaces),
     /// The answer to a message that an entity of a shard sent.
     EntityAnswer {
         /// The entity's shard.

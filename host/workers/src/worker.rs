@@ -35,7 +35,8 @@ use futures::FutureExt;
 use futures::stream::StreamExt;
 use ostraca_catalog::DeployedType;
 use ostraca_core::ids::{Entity, ShardId, ShardPath, TurnId};
-use ostraca_core::message::{MessageKind, ReplyToken};
+use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
+use ostraca_core::quota::FullNamespaces;
 use ostraca_core::records::{Claim, Commit};
 use ostraca_core::shard::{Action, Event, InstanceSlots, StopReason};
 use ostraca_stats::WorkStats;
@@ -108,6 +109,7 @@ struct Worker {
     loads: Vec<(MachineId, ShardPath, Entity, u64)>,
     head_scans: HeadScans,
     renewed: Option<(u64, u64)>,
+    full: FullNamespaces,
     figures: Figures,
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
@@ -219,6 +221,7 @@ impl Worker {
             loads: Vec::new(),
             head_scans: HeadScans::default(),
             renewed: None,
+            full: FullNamespaces::default(),
             suspended: false,
             stopping: None,
             actions: Vec::new(),
@@ -275,6 +278,10 @@ impl Worker {
                 // The requester may no longer exist.
                 let _ = answer.send(self.measure_shards());
             }
+            Input::NamespacesFull(full) => {
+                self.full = full.clone();
+                self.broadcast_event(&|| Event::NamespacesFull(full.clone()));
+            }
             Input::CountLive { entity_type, answer } => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.count_live(&entity_type));
@@ -301,7 +308,19 @@ impl Worker {
         let (kind, received) = (message.kind, Instant::now());
         let waiting = PendingReply { slot: id, back, kind, charge, received, figures };
         self.pending_replies.insert(message.reply_token, waiting);
+        if let Some(outcome) = self.quota_refusal(&message) {
+            return self.reply(id, message.reply_token, outcome);
+        }
         self.handle_event(id, Event::Message(message));
+    }
+
+    /// Refuses a message whose namespace has had its turns. What calls no guest is no turn.
+    fn quota_refusal(&self, message: &Message) -> Option<Outcome> {
+        if !message.calls_guest() {
+            return None;
+        }
+        let now = self.deps.clock.now().mono;
+        self.deps.turn_quotas.refusal(&message.target.entity_type, now)
     }
 
     fn has_stopped(&self) -> bool {

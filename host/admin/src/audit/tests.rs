@@ -27,6 +27,12 @@ fn upload(inactive: bool, dry_run: bool) -> AdminOperation {
     })
 }
 
+fn quotas(entities: Option<u64>, turns_per_second: Option<u64>) -> AdminOperation {
+    let namespace = "acme".into();
+    let set = NamespaceQuotas { namespace, entities, state_bytes: None, turns_per_second };
+    AdminOperation::Namespaces(NamespacesRequest { create: String::new(), set_quotas: Some(set) })
+}
+
 #[test]
 fn each_change_says_what_it_concerns_and_how() {
     use AdminOperation as Op;
@@ -75,7 +81,12 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::Pools(PoolsRequest::default()), "nothing"),
         (Op::Pools(PoolsRequest { create: new_pool }), "pool create|orders|8 shards"),
         (Op::Namespaces(NamespacesRequest::default()), "nothing"),
-        (Op::Namespaces(NamespacesRequest { create: "acme".into() }), "namespace create|acme|"),
+        (
+            Op::Namespaces(NamespacesRequest { create: "acme".into(), set_quotas: None }),
+            "namespace create|acme|",
+        ),
+        (quotas(Some(10), Some(5)), "namespace quota|acme|entities 10, turns 5"),
+        (quotas(None, None), "namespace quota|acme|none"),
         (Op::Placement(PlacementRequest::default()), "nothing"),
         (
             Op::Placement(PlacementRequest { pins: pins.clone(), ..Default::default() }),

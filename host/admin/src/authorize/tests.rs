@@ -3,8 +3,8 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest,
-    ShardAtNode, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
+    NamespaceQuotas, NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolsRequest,
+    RevocationsRequest, ShardAtNode, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -160,7 +160,18 @@ fn each_request_is_for_exactly_these_roles() {
         ("namespaces", AdminOperation::Namespaces(NamespacesRequest::default()), "odvn"),
         (
             "a new namespace",
-            AdminOperation::Namespaces(NamespacesRequest { create: "acme".into() }),
+            AdminOperation::Namespaces(NamespacesRequest {
+                create: "acme".into(),
+                set_quotas: None,
+            }),
+            "on",
+        ),
+        (
+            "quotas of a namespace",
+            AdminOperation::Namespaces(NamespacesRequest {
+                create: String::new(),
+                set_quotas: Some(NamespaceQuotas::default()),
+            }),
             "on",
         ),
         ("placement", AdminOperation::Placement(PlacementRequest::default()), "odvn"),

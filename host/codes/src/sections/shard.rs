@@ -158,6 +158,21 @@ section! {
             happened: "The store refused the turn: its queue is full (`store.queue-…`), free disk space is low (`store.low-water-bytes`), the disk of PostgreSQL is full, or it has stopped. The text says which.",
             help: "Free disk space, on the machine of PostgreSQL if the text names it; see [`store-stopped`](#what-ostraca-status-reports).",
         }
+        QUOTA_TURNS = "quota-turns" {
+            retry: Yes,
+            happened: "The entities of the namespace get more messages and firings a second than its quota allows (`ostraca namespace quota`).",
+            help: "Send less, or ask an operator for a higher quota. Clients wait for as long as the refusal says and try again.",
+        }
+        QUOTA_ENTITIES = "quota-entities" {
+            retry: Yes,
+            happened: "The message would create an entity, and the namespace has as many as its quota allows (`ostraca namespace quota`). Existing entities go on.",
+            help: "Delete entities, or ask an operator for a higher quota.",
+        }
+        QUOTA_STATE = "quota-state" {
+            retry: Yes,
+            happened: "The entity's state would grow, and the entities of the namespace store as many bytes as its quota allows (`ostraca namespace quota`). A state may shrink.",
+            help: "Delete entities or keys, or ask an operator for a higher quota.",
+        }
         COMMIT_REFUSED = "commit-refused" {
             retry: Yes,
             happened: "An earlier turn, on which this one had built or which a query had read, was not committed. This one has no effect.",

@@ -17,7 +17,9 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-fn read_size(text: &str) -> Option<u64> {
+/// Parses a size in bytes; `None` if it is none.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (name, unit) = UNITS.iter().find(|(name, _)| text.ends_with(name))?;
     text.strip_suffix(name)?.trim_end().parse::<u64>().ok()?.checked_mul(*unit)
@@ -62,7 +64,7 @@ impl<T> Visitor<'_> for Unit<T> {
 
 /// For `#[serde(with)]`: bytes in a `u64`.
 pub(crate) mod size {
-    use super::{Deserializer, Unit, format_size, read_size};
+    use super::{Deserializer, Unit, format_size, parse_size};
 
     pub(crate) fn serialize<S: serde::Serializer>(it: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format_size(*it))
@@ -70,7 +72,7 @@ pub(crate) mod size {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         let example = "a size in quotes, such as \"16 MiB\" (B, KiB, MiB, GiB)";
-        from.deserialize_str(Unit { read: read_size, example })
+        from.deserialize_str(Unit { read: parse_size, example })
     }
 }
 
@@ -95,11 +97,11 @@ mod tests {
     #[test]
     fn sizes_round_trip_through_their_text() {
         for bytes in [0, 1, 1023, 1024, 1025, 16 << 20, 3 << 30] {
-            assert_eq!(read_size(&format_size(bytes)), Some(bytes));
+            assert_eq!(parse_size(&format_size(bytes)), Some(bytes));
         }
-        assert_eq!(read_size("16MiB"), Some(16 << 20));
+        assert_eq!(parse_size("16MiB"), Some(16 << 20));
         for bad in ["", "16", "MiB", "1.5 MiB", "-1 B", "16 MB", "99999999999 GiB"] {
-            assert_eq!(read_size(bad), None, "{bad}");
+            assert_eq!(parse_size(bad), None, "{bad}");
         }
     }
 

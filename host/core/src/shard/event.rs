@@ -15,6 +15,7 @@ use super::stored::HeadPage;
 use super::timers::TimerChange;
 use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{ErrorCode, Message, Outcome};
+use crate::quota::FullNamespaces;
 use crate::records::{ChannelItem, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
 /// An input of the machine. Events about an instance carry its generation, and events about a turn its id. An event
@@ -70,6 +71,8 @@ pub enum Event {
     },
     /// Somebody wants to know how many entities the shard stores: see [`Machine::stored`](super::Machine::stored).
     CountStored,
+    /// The namespaces that have used up a quota, which replace those of the last such event.
+    NamespacesFull(FullNamespaces),
     /// The result of [`Action::ScanHeads`](super::Action::ScanHeads).
     HeadsScanned {
         /// The action's number.

@@ -3,7 +3,7 @@
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
 //! timers), [`Recovery`] (remembered entities to start), [`Supervision`] (entities that were stopped),
-//! [`DeployedTypes`] (types), [`FailedMigrations`] (entities that stay on an earlier revision), [`Residents`] (entities
+//! [`DeployedTypes`] (types), [`StorageQuota`] (namespaces that are full), [`FailedMigrations`] (entities that stay on an earlier revision), [`Residents`] (entities
 //! in memory) and [`Floor`] (the heads that were removed). Most events concern one entity and need several parts, so the
 //! machine itself handles them.
 
@@ -28,6 +28,7 @@ mod revisions;
 mod schedule;
 mod second_instance;
 mod steps;
+mod storage_quota;
 mod stored_count;
 mod subscriptions;
 mod supervision;
@@ -57,6 +58,7 @@ use recovery::Recovery;
 use residents::Residents;
 use revisions::FailedMigrations;
 use schedule::Schedule;
+use storage_quota::StorageQuota;
 use stored_count::StoredCount;
 use supervision::Supervision;
 use sweep::Floor;
@@ -107,6 +109,7 @@ pub struct Machine {
     residents: Residents,
     floor: Floor,
     stored: StoredCount,
+    storage_quota: StorageQuota,
 }
 
 impl Machine {
@@ -128,6 +131,7 @@ impl Machine {
             residents: Residents::default(),
             floor: Floor::default(),
             stored: StoredCount::default(),
+            storage_quota: StorageQuota::default(),
         }
     }
 
@@ -162,6 +166,7 @@ impl Machine {
             Event::WakesScanned { number, page } => self.on_wakes(number, page),
             Event::RememberedScanned { number, page } => self.on_remembered(number, page),
             Event::CountStored => self.count_stored(),
+            Event::NamespacesFull(full) => self.storage_quota.set(full),
             Event::HeadsScanned { number, page } => self.on_heads(number, page),
             Event::ChannelRead { entity, reader, items } => {
                 self.on_channel_read(&entity, reader, items);

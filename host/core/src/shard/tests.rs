@@ -25,6 +25,7 @@ mod serve;
 mod stale_completions;
 mod start;
 mod stop;
+mod storage_quota;
 mod stored;
 mod subscriptions;
 mod supervision;

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{MessageLinks, lock};
 use crate::Gateway;
+use crate::usage::NodeUsage;
 
 /// Timeout of an inspect request.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -166,7 +167,7 @@ impl Gateway {
     }
 
     /// Sends a request to another node.
-    async fn ask(
+    pub(crate) async fn ask(
         &self,
         at: &Member,
         request: &PeerInspectRequest,
@@ -245,8 +246,19 @@ impl Gateway {
             Some(plan) => plan().await,
             None => None,
         };
-        let shards = shards.collect();
-        Some(PeerInspectResponse { shards, types, figures, shard_figures, rebalance_plan })
+        let usage = match request.namespace_usage {
+            true => self.usage.own(),
+            false => NodeUsage::default(),
+        };
+        Some(PeerInspectResponse {
+            shards: shards.collect(),
+            types,
+            figures,
+            shard_figures,
+            rebalance_plan,
+            namespace_usage: usage.namespaces,
+            counted_shards: usage.counted_shards,
+        })
     }
 }
 

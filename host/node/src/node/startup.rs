@@ -28,6 +28,7 @@ use super::workers::Workers;
 use super::{HTTP_GRACE, HttpTask, MetricsTask, Node, NodeParts};
 use crate::error::NodeError;
 use crate::health;
+use crate::quotas::QuotaKeeper;
 use crate::renewal::Renewal;
 use crate::service::{ClientBackend, TYPE_TIMEOUT};
 use crate::stores::LocalStore;
@@ -209,6 +210,13 @@ impl Node {
             trust,
         };
         tasks.spawn(renewal.run());
+        let quotas = QuotaKeeper {
+            gateway: gateway.clone(),
+            view: view.clone(),
+            turns: workers.turn_quotas.clone(),
+            workers: workers.inputs(),
+        };
+        tasks.spawn(quotas.run());
         let figures = Arc::downgrade(&admin);
         gateway.set_figures_source(Box::new(move || {
             figures.upgrade().map(|admin| admin.own_figures())

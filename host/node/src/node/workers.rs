@@ -6,7 +6,7 @@ use ostraca_control::{self as control, ControlThread};
 use ostraca_gateway::Gateway;
 use ostraca_stats::WorkerGauges;
 use ostraca_workers::{
-    EntityMessage, Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread,
+    EntityMessage, Input, ReplySink, ReportSink, TurnQuotas, WorkerDeps, WorkerReply, WorkerThread,
 };
 use tokio::sync::mpsc;
 
@@ -18,6 +18,7 @@ use crate::error::NodeError;
 pub(super) struct Workers {
     pub(super) threads: Vec<WorkerThread>,
     pub(super) gauges: Vec<Arc<WorkerGauges>>,
+    pub(super) turn_quotas: TurnQuotas,
     gateway: Arc<DeferredGateway>,
 }
 
@@ -39,6 +40,7 @@ impl Workers {
             let _ = control.send(control::Input::Report(report));
         });
         let (mut threads, mut gauges) = (Vec::new(), Vec::new());
+        let turn_quotas = TurnQuotas::default();
         for index in 0..settings.count {
             let gauge = Arc::new(WorkerGauges::default());
             gauges.push(gauge.clone());
@@ -52,13 +54,14 @@ impl Workers {
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
                 tracer: basis.tracer.clone(),
+                turn_quotas: turn_quotas.clone(),
                 gauges: gauge,
                 recording_dir: settings.recording_dir.clone(),
                 reports: reports.clone(),
                 replies: answerer.clone(),
             })?);
         }
-        Ok(Self { threads, gauges, gateway: answerer })
+        Ok(Self { threads, gauges, turn_quotas, gateway: answerer })
     }
 
     /// The workers' inputs.

@@ -504,6 +504,8 @@ impl Worker {
         records: TurnRecords,
     ) {
         self.figures.count_turn(&entity);
+        let now = self.deps.clock.now().mono;
+        self.deps.turn_quotas.charge(&entity.entity_type, now);
         let Some(mut instance) = self.take(id, &entity, generation) else {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };

@@ -49,6 +49,9 @@ impl Worker {
         if self.suspended {
             self.handle_event(id, Event::Suspend);
         }
+        if !self.full.is_empty() {
+            self.handle_event(id, Event::NamespacesFull(self.full.clone()));
+        }
     }
 
     /// Tells a shard of a pool without a manager about its own lease (E8).

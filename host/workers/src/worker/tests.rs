@@ -1,5 +1,6 @@
 //! Drives a worker step by step, with a memory store and a real guest: nothing happens unless a test drives it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -11,9 +12,10 @@ use ostraca_codes::codes;
 use ostraca_config::Manifest;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, Outcome};
+use ostraca_core::quota::Full;
 use ostraca_core::records::GuestReply;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Ownership, Settings};
+use ostraca_core::shard::{OperatorCommand, Ownership, Settings};
 use ostraca_store::{EntityStore, MemoryStore};
 use ostraca_wire::server::Charge;
 
@@ -81,6 +83,7 @@ impl TestWorker {
             entity_store: store,
             stats: Arc::default(),
             tracer: ostraca_trace::Tracer::default(),
+            turn_quotas: crate::TurnQuotas::default(),
             gauges: Arc::default(),
             recording_dir: None,
             reports: Arc::new(move |report| reports.send(report).expect("the test still receives")),
@@ -344,6 +347,46 @@ async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
     let late = driver.send(1, "who");
     assert_eq!(driver.answer(late), Some((codes::NOT_OWNER.into(), 0)));
     assert!(driver.worker.pending_replies.is_empty());
+}
+
+#[tokio::test]
+async fn quotas_hold_for_messages_and_for_shards_that_come_later() {
+    let host = host();
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 3);
+    driver.settle().await;
+    let now = driver.worker.deps.clock.now().mono;
+    let one = BTreeMap::from([(Arc::from("default"), (1, 1))]);
+    driver.worker.deps.turn_quotas.set(&one, now);
+    let (first, second) = (driver.send(1, "who"), driver.send(1, "who"));
+    assert_eq!(driver.answer(second), Some((codes::QUOTA_TURNS.into(), 3)), "at once");
+    assert_eq!(driver.inspect(1)[0].mailbox_length, 1, "only the first one is there");
+    driver.settle().await;
+    assert_eq!(driver.answer(first), Some(("final".into(), 3)));
+    let delete = OperatorCommand::DeleteEntity.method();
+    let own = driver.send(1, delete);
+    driver.settle().await;
+    assert_eq!(driver.answer(own), Some(("final".into(), 3)), "no guest is called");
+    assert_eq!(driver.worker.deps.turn_quotas.take_asked()[&*"default"], 2);
+
+    driver.worker.deps.turn_quotas.set(&BTreeMap::new(), now);
+    let full = Full { entities: Some(7), state_bytes: None };
+    let full = FullNamespaces::new(BTreeMap::from([("default".into(), full)]));
+    driver.worker.input(Input::NamespacesFull(full));
+    driver.adopt(2, 1);
+    driver.settle().await;
+    for shard in [1, 2] {
+        let created = driver.send(shard, "set_keys");
+        driver.settle().await;
+        let code = driver.answer(created).map(|(code, _)| code);
+        assert_eq!(code.as_deref(), Some("quota-entities"), "in shard {shard}");
+    }
+    driver.worker.input(Input::NamespacesFull(FullNamespaces::default()));
+    let created = driver.send(2, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(created), Some(("final".into(), 1)));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod order_across;
 mod pauses;
 mod placement;
 mod pools;
+mod quotas;
 mod revisions;
 mod stale_gateways;
 mod subscriptions;

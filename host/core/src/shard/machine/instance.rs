@@ -146,10 +146,17 @@ impl Machine {
         result: ActivationOutcome,
     ) {
         let Some(result) = self.on_second_activated(entity, generation, result) else { return };
-        let Some(state) = self.residents.get_mut(entity) else { return };
+        let Some(state) = self.residents.get(entity) else { return };
         if state.generation != generation {
             return;
         }
+        let result = match (result, &state.stage) {
+            (ActivationOutcome::Started(output), Stage::Starting(_)) => {
+                ActivationOutcome::Started(self.within_quota(entity, output))
+            }
+            (result, _) => result,
+        };
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let turn = match state.stage {
             Stage::Starting(turn) => turn,
             Stage::Migrating(turn, revision, schema) => {
@@ -227,6 +234,12 @@ impl Machine {
         {
             self.end_second_with_turn(entity);
         }
+        let result = match self.residents.get(entity).map(|state| &state.stage) {
+            Some(Stage::Running(running, _) | Stage::Firing(running, _)) if *running == turn => {
+                self.within_quota(entity, result)
+            }
+            _ => result,
+        };
         let Some(state) = self.residents.get_mut(entity) else { return };
         match state.stage {
             Stage::Running(running, id) if running == turn => {

@@ -304,6 +304,10 @@ impl Machine {
                     if message.sender.is_some() && self.answer_sender(entity, &message) {
                         continue;
                     }
+                    if let Some(outcome) = self.creation_refusal(entity, &message) {
+                        self.finish(entity, &id, outcome, false);
+                        continue;
+                    }
                     if let Some(topic) = TopicMessage::of_method(&message.method) {
                         let is_full =
                             self.residents.get(entity).is_none_or(|state| self.is_gate_full(state));
