@@ -458,6 +458,8 @@ struct World {
     remembers: bool,
     /// Whether owners count what they store.
     counts_stored: bool,
+    /// Whether the namespace uses up its quotas at times.
+    has_quotas: bool,
     rng_of_marks: Rng,
     /// What follows a failure of a guest.
     on_failure: shard::OnFailure,

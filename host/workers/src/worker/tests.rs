@@ -369,7 +369,7 @@ async fn quotas_hold_for_messages_and_for_shards_that_come_later() {
     let own = driver.send(1, delete);
     driver.settle().await;
     assert_eq!(driver.answer(own), Some(("final".into(), 3)), "no guest is called");
-    assert_eq!(driver.worker.deps.turn_quotas.take_asked()[&*"default"], 2);
+    assert_eq!(driver.worker.deps.turn_quotas.take_asked()["default"], 2);
 
     driver.worker.deps.turn_quotas.set(&BTreeMap::new(), now);
     let full = Full { entities: Some(7), state_bytes: None };

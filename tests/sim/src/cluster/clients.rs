@@ -341,7 +341,13 @@ impl World {
                 }
             }
             Outcome::Unknown | Outcome::Unspecified => self.tally.count("reply: unknown"),
-            Outcome::NotRun => self.tally.count("reply: not run"),
+            Outcome::NotRun => {
+                self.tally.count("reply: not run");
+                let code = reply.problem.as_ref().map(|problem| &*problem.code);
+                if code.is_some_and(|code| code.starts_with("quota-")) {
+                    self.tally.count("quota: message refused");
+                }
+            }
         }
         self.send_reply(open.connection, open.session, reply);
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ostraca_core::ids::{ClusterId, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
+use ostraca_core::quota::Full;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 
@@ -126,6 +127,7 @@ impl World {
             asking: BTreeMap::new(),
             slots: BTreeSet::new(),
             database: None,
+            full: Full::default(),
             armed: None,
         };
         let it = &mut self.processes[pid];

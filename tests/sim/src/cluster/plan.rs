@@ -107,6 +107,7 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             counts_stored: seed % 5 == 2,
+            has_quotas: seed % 15 == 7,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             on_failure: match seed % 9 {
                 // Where moves are counted, nothing else moves shards.

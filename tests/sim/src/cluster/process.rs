@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ostraca_core::ids::{Entity, Epoch, NodeId, ShardId};
 use ostraca_core::message::{MessageKind, Now, ReplyToken};
 use ostraca_core::node::{self, NodeIdentity};
+use ostraca_core::quota::Full;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{self, InstanceSlots};
 
@@ -42,6 +43,8 @@ pub(super) struct Hosted {
     pub(super) slots: BTreeSet<(Entity, u64)>,
     /// The database in which its last claim was granted.
     pub(super) database: Option<u64>,
+    /// The quotas that its namespace has used up, as it was last told.
+    pub(super) full: Full,
     /// When the next tick is due, in the world's time.
     pub(super) armed: Option<u64>,
 }

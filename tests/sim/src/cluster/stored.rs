@@ -1,9 +1,11 @@
-//! The count of stored entities by a shard's owner, compared with the store (K38).
+//! The count of stored entities by a shard's owner, compared with the store (K38), and namespaces that are full.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_core::ids::ShardId;
+use ostraca_core::names::DEFAULT_NAMESPACE;
+use ostraca_core::quota::{Full, FullNamespaces};
 use ostraca_core::shard::{Event, Phase, StoredEntities};
 
 use super::storage::StoreCall;
@@ -37,7 +39,34 @@ impl World {
         for (pid, shard) in owners {
             self.compare_count(pid, shard);
             self.handle_shard_event(pid, shard, Event::CountStored);
+            self.tell_what_is_full(pid, shard);
         }
+    }
+
+    /// Until the last fault, the namespace has used up one of its quotas every other half second.
+    fn tell_what_is_full(&mut self, pid: Pid, shard: ShardId) {
+        let (full, kind) = match self.now / 500 % 4 {
+            _ if !self.has_quotas || self.now >= self.healed => (Full::default(), None),
+            1 => {
+                let kind = "quota: an owner was told that no entity may be created";
+                (Full { entities: Some(1), state_bytes: None }, Some(kind))
+            }
+            3 => {
+                let kind = "quota: an owner was told that no state may grow";
+                (Full { entities: None, state_bytes: Some(1) }, Some(kind))
+            }
+            _ => (Full::default(), None),
+        };
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
+        if std::mem::replace(&mut hosted.full, full) == full {
+            return;
+        }
+        if let Some(kind) = kind {
+            self.tally.count(kind);
+        }
+        let full = (full != Full::default()).then(|| (DEFAULT_NAMESPACE.into(), full));
+        let full = FullNamespaces::new(full.into_iter().collect());
+        self.handle_shard_event(pid, shard, Event::NamespacesFull(full));
     }
 
     fn compare_count(&mut self, pid: Pid, shard: ShardId) {
