@@ -127,7 +127,9 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     let odd = Entity::new("misbehaving", "odd");
     // Long enough for all messages to arrive, even on a busy machine, but shorter than the first turn.
     let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
-    let busy = world.session.call(&odd, "spin_for_ever", "");
+    // It may begin late on a busy machine.
+    let patient = CallOptions { timeout: Duration::from_secs(60), ..CallOptions::default() };
+    let busy = world.session.send(&odd, "spin_for_ever", "", &patient);
     // Each session has its own stream: without this wait, the other messages may run before this one.
     until("the entity spins", async || {
         Ok((world.client.inspect(&odd, false).await?.active == Some(true)).then_some(()))
