@@ -5,6 +5,7 @@
 //! are full; their entities may then shrink, but not grow. Turns are limited by each node to its share, which
 //! [`fair_shares`] computes from what every node was asked to run.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -67,11 +68,17 @@ pub struct Full {
 }
 
 impl Full {
-    /// What a namespace has used up. While not all of its entities are counted, what was used up before still is.
+    /// What a namespace has used up, where `counted` compares the number of shards in the usage with that of all
+    /// shards. While some are missing, what was used up before still is. While some are counted twice, as during
+    /// hand-offs, nothing changes: two nodes then report the same entities.
     #[must_use]
-    pub fn of(quotas: Quotas, usage: Usage, is_complete: bool, before: Self) -> Self {
+    pub fn of(quotas: Quotas, usage: Usage, counted: Ordering, before: Self) -> Self {
         let exceeded = |limit: Option<u64>, used: u64, before: Option<u64>| {
-            limit.filter(|limit| used >= *limit || (!is_complete && before.is_some()))
+            limit.filter(|limit| match counted {
+                Ordering::Equal => used >= *limit,
+                Ordering::Less => used >= *limit || before.is_some(),
+                Ordering::Greater => before.is_some(),
+            })
         };
         Self {
             entities: exceeded(quotas.entities, usage.entities, before.entities),

@@ -4,6 +4,7 @@
 //! theirs use, and adds it up. From the sums follow this node's shares of the turns, and the namespaces that are full.
 //! No node decides for others: each comes to the same result from the same figures.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,17 +78,20 @@ impl QuotaKeeper {
         before.others.retain(|member, _| others.contains(member));
         let ask =
             async |member: &Member| (member.clone(), self.gateway.namespace_usage(member).await);
-        let mut is_complete = true;
+        let mut all_answered = true;
         for (member, answer) in join_all(others.iter().map(ask)).await {
             match answer {
                 Ok(usage) => drop(before.others.insert(member, usage)),
                 // What it said before still counts.
-                Err(_) => is_complete = false,
+                Err(_) => all_answered = false,
             }
         }
         let counted = before.others.values().map(|it| it.counted_shards);
         let counted = counted.fold(own.counted_shards, u32::saturating_add);
-        is_complete &= counted >= self.gateway.pools.get().shard_count();
+        let counted = match counted.cmp(&self.gateway.pools.get().shard_count()) {
+            Ordering::Equal if !all_answered => Ordering::Less,
+            counted => counted,
+        };
 
         let is_host = !self.workers.is_empty();
         let mut shares = BTreeMap::new();
@@ -110,14 +114,14 @@ impl QuotaKeeper {
                 shares.insert(namespace.clone(), (limit, share));
             }
             let was = before.full.get(namespace).copied().unwrap_or_default();
-            let now = Full::of(*quotas, sum, is_complete, was);
+            let now = Full::of(*quotas, sum, counted, was);
             if now != was {
                 tracing::warn!(%namespace, ?now, ?sum, "what is used up of the quotas has changed");
             }
             if now != Full::default() {
                 full.insert(namespace.clone(), now);
             }
-            total.push(to_wire(namespace, sum, is_complete));
+            total.push(to_wire(namespace, sum, counted == Ordering::Equal));
         }
         self.gateway.usage.set(own, total);
         self.turns.set(&shares, self.now());

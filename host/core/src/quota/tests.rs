@@ -85,10 +85,13 @@ fn a_namespace_stays_full_until_all_is_counted() {
     let used = |entities, state_bytes| Usage { entities, state_bytes, turns_per_second: 0 };
     let nothing = Full::default();
     let full = Full { entities: Some(10), state_bytes: None };
-    assert_eq!(Full::of(quotas, used(10, 99), true, nothing), full);
-    assert_eq!(Full::of(quotas, used(10, 99), false, nothing), full);
-    assert_eq!(Full::of(quotas, used(3, 9), false, full), full, "not all is counted yet");
-    assert_eq!(Full::of(quotas, used(3, 9), true, full), nothing);
+    let (missing, all, twice) = (Ordering::Less, Ordering::Equal, Ordering::Greater);
+    assert_eq!(Full::of(quotas, used(10, 99), all, nothing), full);
+    assert_eq!(Full::of(quotas, used(10, 99), missing, nothing), full);
+    assert_eq!(Full::of(quotas, used(3, 9), missing, full), full, "not all is counted yet");
+    assert_eq!(Full::of(quotas, used(3, 9), all, full), nothing);
+    assert_eq!(Full::of(quotas, used(10, 99), twice, nothing), nothing, "some count twice");
+    assert_eq!(Full::of(quotas, used(3, 9), twice, full), full);
     let unlimited = Quotas::default();
-    assert_eq!(Full::of(unlimited, used(10, 99), false, full), nothing, "the limit is gone");
+    assert_eq!(Full::of(unlimited, used(10, 99), missing, full), nothing, "the limit is gone");
 }
