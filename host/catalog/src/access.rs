@@ -6,6 +6,7 @@
 //! might not know of a revocation.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -99,6 +100,8 @@ struct Shared {
     current: RwLock<Arc<Access>>,
     /// When both rows were last known to be in force; `None` if they never were.
     confirmed: Mutex<Option<Confirmed>>,
+    /// Whether both rows were read since the node's start. Until then, it knows at most those of its previous run.
+    was_read: AtomicBool,
     changed: watch::Sender<u64>,
 }
 
@@ -142,6 +145,7 @@ impl Default for AccessRegistry {
         Self(Arc::new(Shared {
             current: RwLock::new(Arc::new(access)),
             confirmed: Mutex::default(),
+            was_read: AtomicBool::new(false),
             changed: watch::Sender::new(0),
         }))
     }
@@ -188,7 +192,8 @@ impl AccessRegistry {
     /// Checks a token, at `utc_ms` of the cluster's UTC.
     ///
     /// # Errors
-    /// [`TokenRefused::NotReady`] while the policy is not known.
+    /// [`TokenRefused::NotReady`] while the policy is not known, and instead of [`TokenRefused::Invalid`] while only
+    /// that of the node's previous run is: the policy in force may have another issuer or other keys.
     pub fn check_token(
         &self,
         token: &str,
@@ -199,7 +204,12 @@ impl AccessRegistry {
         let policy = self.policy().map_err(not_ready)?;
         self.check_age(policy.revocation_staleness()).map_err(not_ready)?;
         ostraca_token::verify(policy.issuers(), token, cluster, utc_ms, policy.token_ttl())
-            .map_err(|error| TokenRefused::Invalid(error.to_string()))
+            .map_err(|error| match self.0.was_read.load(Ordering::Acquire) {
+                true => TokenRefused::Invalid(error.to_string()),
+                false => TokenRefused::NotReady(format!(
+                    "this node knows only the policy of its previous run, in which the token is not valid: {error}"
+                )),
+            })
     }
 
     /// Like [`AccessRegistry::permissions`], but as of whenever the rows were last read; by the default policy if they
@@ -266,6 +276,7 @@ impl AccessRegistry {
     /// Handles both rows as of `read_at`. A row that does not exist was never written: these rows are never deleted.
     pub fn on_rows_read(&self, rows: &[StoredRow], read_at: BootInstant) {
         self.confirm(rows, Confirmed { at: read_at, before: Duration::ZERO });
+        self.0.was_read.store(true, Ordering::Release);
     }
 
     /// Handles what the node remembers from its previous run: both rows, and when they were last known to be in force,

@@ -41,6 +41,7 @@ mod metrics;
 mod node_sections;
 mod numbers;
 mod partition;
+mod pool_limits;
 mod postgres;
 mod renamed;
 mod rows_store;

@@ -41,6 +41,7 @@ mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod worker_slots;
 
 pub use action::{Action, TurnRecords};
 pub use activity::{AwakeReason, EntityActivity};
@@ -57,7 +58,6 @@ pub use dead_letters::{
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
 pub use entity_copy::{ChannelCopy, EntityCopy, JournalCopy, TimerCopy};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
-pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
@@ -71,3 +71,4 @@ pub use slot_requests::SlotHolder;
 pub use stored::{HeadPage, StoredEntities};
 pub use subscriptions::{FanOut, SUBSCRIPTION_PAGES, SubscriptionRequest, TopicMessage};
 pub use timers::{Firing, TimerChange, TimerMap};
+pub use worker_slots::{SlotLimits, WorkerSlots};

@@ -257,6 +257,7 @@ mod tests {
                     StatusCode::SERVICE_UNAVAILABLE,
                     StatusCode::GATEWAY_TIMEOUT,
                     StatusCode::TOO_MANY_REQUESTS,
+                    StatusCode::INSUFFICIENT_STORAGE,
                 ];
                 assert!(expected.contains(&status), "{code}: {status}");
             }

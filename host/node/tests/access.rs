@@ -474,6 +474,25 @@ async fn a_node_cut_off_from_the_rows_refuses_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_admits_by_the_policy_in_force() {
+    let mut cluster = Cluster::start().await;
+    cluster.nodes.pop().expect("the second node").stop(GRACE).await;
+    let grant = "[[grants]]\nprincipals = [\"token/ostraca/*\"]\nroles = [\"client\"]\n";
+    let policy = cluster.policy_with_tokens(&format!("{POLICY}\n{grant}"));
+    cluster.set_policy(&policy).await.expect("set");
+    let file = cluster.dir.path().join("token");
+    std::fs::write(&file, cluster.token("bob", "1", cluster.cluster.cluster, 60)).expect("written");
+    // It remembers the policy before that one.
+    let home = config(&cluster.dir.path().join("n2"));
+    cluster.nodes.push(Node::launch(home).await.expect("launched"));
+    let bob = cluster.connect_with_token(1, &file).await.expect("admitted at once");
+    let alice = Entity::new("counter", "alice");
+    bob.session().command(&alice, "add", "1").await.expect("added");
+    bob.close().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tokens_end_when_they_expire_or_are_revoked() {
     let cluster = Cluster::start().await;
     let own = cluster.cluster.cluster;

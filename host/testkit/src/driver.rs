@@ -1,6 +1,6 @@
 //! Drives the worker in virtual time, and carries messages between its entities.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use ostraca_catalog::pool::path;
@@ -11,7 +11,7 @@ use ostraca_core::ids::{Entity, Epoch, Incarnation, ScopedSessionId, ShardId};
 use ostraca_core::message::{MessageMetadata, Outcome, ReplyToken};
 use ostraca_core::pools::Pools;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Ownership, Settings, StopReason};
+use ostraca_core::shard::{Ownership, Settings, SlotLimits, StopReason};
 use ostraca_wire::proto::{Envelope, Problem};
 use ostraca_wire::server::Charge;
 use ostraca_workers::{
@@ -64,8 +64,8 @@ impl Driver {
         let worker = SteppedWorker::new(WorkerDeps {
             index: 0,
             settings: Settings::default(),
-            max_instances: 1_000,
-            max_instance_memory: u64::MAX,
+            instance_limits: SlotLimits { instances: 1_000, memory: u64::MAX },
+            pool_instance_limits: BTreeMap::new(),
             clock: clock.clone(),
             random_key,
             entity_store: store.clone(),

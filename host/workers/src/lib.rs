@@ -28,7 +28,9 @@ use ostraca_core::ids::{Entity, Epoch, ShardId, TurnId};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::quota::FullNamespaces;
 use ostraca_core::records::{Claim, GuestReply, Tell};
-use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason, StoredEntities};
+use ostraca_core::shard::{
+    Ask, AskNote, Event, Ownership, Settings, SlotLimits, StopReason, StoredEntities,
+};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
 use ostraca_trace::Tracer;
@@ -50,10 +52,10 @@ pub struct WorkerDeps {
     pub index: usize,
     /// Settings of its machines.
     pub settings: Settings,
-    /// Maximum number of live instances.
-    pub max_instances: usize,
-    /// Bytes of its live instances beyond which it evicts idle ones.
-    pub max_instance_memory: u64,
+    /// Limits of its live instances.
+    pub instance_limits: SlotLimits,
+    /// Further limits of those of single pools, by the pool's name.
+    pub pool_instance_limits: BTreeMap<Arc<str>, SlotLimits>,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The cluster's secret, from which turns get their random numbers. Set before any shard is assigned.

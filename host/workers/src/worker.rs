@@ -38,7 +38,7 @@ use ostraca_core::ids::{Entity, ShardId, ShardPath, TurnId};
 use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::quota::FullNamespaces;
 use ostraca_core::records::{Claim, Commit};
-use ostraca_core::shard::{Action, Event, InstanceSlots, StopReason};
+use ostraca_core::shard::{Action, Event, StopReason, WorkerSlots};
 use ostraca_stats::WorkStats;
 use ostraca_trace::Span;
 use ostraca_wire::server::Charge;
@@ -98,7 +98,7 @@ struct Worker {
     call_updates: (mpsc::UnboundedSender<CallUpdate>, mpsc::UnboundedReceiver<CallUpdate>),
     /// Number of calls that have started and not ended.
     open_calls: usize,
-    instance_slots: InstanceSlots,
+    instance_slots: WorkerSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
     /// Closed while there are `commits`.
@@ -199,8 +199,7 @@ pub(crate) async fn run(
 impl Worker {
     fn new(parts: WorkerDeps, recorder: Option<Recorder>) -> Self {
         Self {
-            instance_slots: InstanceSlots::new(parts.max_instances)
-                .with_memory(parts.max_instance_memory),
+            instance_slots: WorkerSlots::new(parts.instance_limits, &parts.pool_instance_limits),
             figures: Figures::new(parts.stats.clone()),
             deps: parts,
             recorder,

@@ -20,7 +20,7 @@ use ostraca_core::message::ReplyToken;
 use ostraca_core::records::Claim;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{
-    Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
+    Event, Machine, Ownership, Settings, StopReason, TypeSettings, WorkerSlots,
 };
 
 use crate::guest::Work;
@@ -66,7 +66,7 @@ struct Harness {
     rng: Rng,
     now: u64,
     shards: Vec<Shard>,
-    cap: InstanceSlots,
+    cap: WorkerSlots,
     most: usize,
     tokens: u64,
     open: BTreeSet<ReplyToken>,
@@ -86,7 +86,7 @@ pub fn run(seed: u64) -> Report {
     let mut rig = Harness {
         now: 10_000,
         shards: Vec::new(),
-        cap: InstanceSlots::new(most),
+        cap: WorkerSlots::with_instances(most),
         most,
         tokens: 0,
         open: BTreeSet::new(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ostraca_core::ids::{Entity, Incarnation};
 use ostraca_core::message::{MessageKind, Now, ReplyToken};
-use ostraca_core::shard::{InstanceSlots, Machine};
+use ostraca_core::shard::{Machine, WorkerSlots};
 
 use crate::guest::Instance;
 
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     pub(crate) rate: u64,
     pub(crate) machine: Option<Machine>,
     pub(crate) instances: BTreeMap<Entity, Instance>,
-    pub(crate) cap: InstanceSlots,
+    pub(crate) cap: WorkerSlots,
     /// The number of the node's connection to the store, incremented when a connection is given up.
     pub(crate) connection: u64,
     /// The epoch of the last claim that the node knows to be granted.

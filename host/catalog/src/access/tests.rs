@@ -198,3 +198,13 @@ fn a_token_is_not_invalid_only_because_the_policy_is_unknown() {
     access.on_row_changed(&policy(6, "[[grant]]"));
     assert!(matches!(check(&access), Err(TokenRefused::NotReady(_))));
 }
+
+#[test]
+fn a_token_is_not_invalid_only_by_the_policy_of_the_last_run() {
+    let access = AccessRegistry::default();
+    access.load_cached(&[policy(0, DEPLOYER)], wall_millis());
+    let check = || access.check_token("x", ClusterId(1), 1);
+    assert!(matches!(check(), Err(TokenRefused::NotReady(why)) if why.contains("previous run")));
+    access.on_rows_read(&[policy(5, DEPLOYER)], BootInstant::now());
+    assert!(matches!(check(), Err(TokenRefused::Invalid(_))));
+}

@@ -74,6 +74,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     sizes(input, file)?;
     counts(input, file)?;
+    file.guests.check_pools(input)?;
     addresses(input, file)?;
     http(input, file)?;
     traces(input, file)?;

@@ -1,5 +1,6 @@
 //! The sections about running, checking and compiling guests, as written in the file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use ostraca_wasm::{CompilerSettings, ComponentLimits, OutgoingHttpSettings, Runt
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{saturating_u32, saturating_usize};
+use super::pool_limits::PoolLimits;
 use crate::manifest::Ceilings;
 use crate::user_file::units;
 
@@ -17,6 +19,7 @@ pub(super) struct GuestsSection {
     pub(super) max_live_instances: Option<u32>,
     #[serde(with = "units::size")]
     pub(super) max_live_memory: u64,
+    pub(super) pools: BTreeMap<String, PoolLimits>,
     #[serde(with = "units::size")]
     pub(super) pooled_instance_memory: u64,
     #[serde(with = "units::size")]
@@ -86,6 +89,7 @@ impl Default for GuestsSection {
             allocator: Allocator::Auto,
             max_live_instances: wasm.max_live_instances,
             max_live_memory: 16 << 30,
+            pools: BTreeMap::new(),
             pooled_instance_memory: wasm.pooled_instance_memory,
             compile_cache_limit: wasm.compile_cache_limit,
             tick_interval: wasm.tick_interval,

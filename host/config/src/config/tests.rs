@@ -1,3 +1,5 @@
+use ostraca_core::shard::SlotLimits;
+
 use super::*;
 
 mod reach;
@@ -461,4 +463,33 @@ fn a_former_setting_name_is_refused_with_the_new_one() {
         let section = known.iter().any(|line| line.starts_with(&format!("{new}.")));
         assert!(optional || set || section, "there is no setting `{new}`");
     }
+}
+
+#[test]
+fn limits_of_pools_are_checked() {
+    let parse = |limits: &str| {
+        let text = format!("node = \"n\"\n[guests.pools.{limits}\n");
+        Config::parse(&text, "ostraca.toml").map_err(|error| error.to_string())
+    };
+    for (limits, why) in [
+        ("Orders]", "the name of a pool \"Orders\" must be 1 to 32 lower-case letters"),
+        ("orders]\nmax-live-instances = 0", "`max-live-instances` of the pool `orders` must be 1"),
+        (
+            "orders]\nmax-live-memory = \"1 KiB\"",
+            "`max-live-memory` of the pool `orders` must be at",
+        ),
+        ("orders]\nmax-live-memory = 5", "a size in quotes"),
+        ("orders]\nmax-instances = 5", "unknown key `max-instances`"),
+    ] {
+        let error = parse(limits).expect_err(limits);
+        assert!(error.contains(why), "{error}");
+    }
+    let one = parse("orders]\nmax-live-instances = 3").expect("limits");
+    let limits = one.worker_settings(2, 10).pool_instance_limits;
+    let expected = SlotLimits { instances: 1, memory: 8 << 30 };
+    assert_eq!(
+        limits,
+        [("orders".into(), expected)].into(),
+        "at least one, and what is not set as for all"
+    );
 }

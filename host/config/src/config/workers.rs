@@ -1,6 +1,10 @@
 //! What each worker of a node gets: all of them share the node's instances evenly.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use ostraca_core::shard::SlotLimits;
 
 use super::Config;
 
@@ -11,10 +15,10 @@ pub struct WorkerSettings {
     pub count: usize,
     /// Settings of the machines of their shards.
     pub shard: ostraca_core::shard::Settings,
-    /// Maximum number of live instances of one worker, at least 1.
-    pub max_instances: usize,
-    /// Maximum memory of the live instances of one worker, in bytes.
-    pub max_instance_memory: u64,
+    /// Limits of the live instances of one worker.
+    pub instance_limits: SlotLimits,
+    /// Further limits of those of single pools, by the pool's name.
+    pub pool_instance_limits: BTreeMap<Arc<str>, SlotLimits>,
     /// A directory in which events and actions are recorded.
     pub recording_dir: Option<PathBuf>,
 }
@@ -29,11 +33,12 @@ impl Config {
             (true, set) => set,
         };
         let sharing = count.max(1);
+        let all = SlotLimits { instances: total_instances, memory: self.max_live_memory() };
         WorkerSettings {
             count,
             shard: self.shard_settings(),
-            max_instances: (total_instances / sharing).max(1),
-            max_instance_memory: self.max_live_memory() / sharing as u64,
+            instance_limits: all.share(sharing),
+            pool_instance_limits: self.file.guests.pool_limits(all, sharing),
             recording_dir: self.recording_dir.clone(),
         }
     }

@@ -76,6 +76,25 @@ pub(crate) mod size {
     }
 }
 
+/// For `#[serde(with)]`: bytes in an `Option<u64>`, which is left out if there is none.
+pub(crate) mod optional_size {
+    use super::{Deserializer, size};
+
+    pub(crate) fn serialize<S: serde::Serializer>(
+        it: &Option<u64>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(bytes) => size::serialize(bytes, to),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+        size::deserialize(from).map(Some)
+    }
+}
+
 /// For `#[serde(with)]`: a `Duration`, in whole milliseconds.
 pub(crate) mod duration {
     use super::{Deserializer, Duration, Unit, format_duration, parse_duration};

@@ -17,7 +17,7 @@ const SLOTS_PER_TIMER: u32 = 8;
 
 /// A bounded number of slots, and a budget for the memory of those who hold them.
 #[derive(Debug)]
-pub struct InstanceSlots {
+pub(super) struct InstanceSlots {
     capacity: usize,
     memory: InstanceMemory,
     granted: HashMap<SlotHolder, u64>,
@@ -36,8 +36,7 @@ pub struct InstanceSlots {
 
 impl InstanceSlots {
     /// Allows `most` live instances, but at least one, of any size.
-    #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         let capacity = most.max(1);
         Self {
             capacity,
@@ -55,33 +54,29 @@ impl InstanceSlots {
 
     /// Allows live instances of this many bytes in total. If they have more, idle ones are evicted, and no slot is
     /// granted. A single instance may be larger.
-    #[must_use]
-    pub fn with_memory(mut self, bytes: u64) -> Self {
+    pub(super) fn with_memory(mut self, bytes: u64) -> Self {
         self.memory = InstanceMemory::new(bytes);
         self
     }
 
     /// The number of slots held.
-    #[must_use]
-    pub fn granted(&self) -> usize {
+    pub(super) fn granted(&self) -> usize {
         self.granted.len() + self.granted_second.len()
     }
 
     /// The bytes of the instances that hold slots, as far as they have been reported.
-    #[must_use]
-    pub fn held_bytes(&self) -> u64 {
+    pub(super) fn held_bytes(&self) -> u64 {
         self.memory.held()
     }
 
     /// The bytes of the instances of each shard, as far as they have been reported.
-    #[must_use]
-    pub fn held_bytes_by_shard(&self) -> BTreeMap<ShardId, u64> {
+    pub(super) fn held_bytes_by_shard(&self) -> BTreeMap<ShardId, u64> {
         self.memory.held_by_shard()
     }
 
     /// Records the size in bytes of a holder's instance with this generation. A late report about an instance that has
     /// ended changes nothing.
-    pub fn report_size(&mut self, holder: &SlotHolder, generation: u64, bytes: u64) {
+    pub(super) fn report_size(&mut self, holder: &SlotHolder, generation: u64, bytes: u64) {
         let is_second = self.granted_second.get(holder) == Some(&generation);
         if is_second || self.granted.get(holder) == Some(&generation) {
             self.memory.report(&(holder.clone(), is_second), bytes);
@@ -89,19 +84,15 @@ impl InstanceSlots {
     }
 
     /// Whether every slot is held.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.granted() >= self.capacity
     }
 
-    /// Requests a slot. A later [`InstanceSlots::grant`] grants it. A request for a message replaces another one with
-    /// the same generation, also if it arrives before that. A holder that has a slot may request another one, for its
+    /// Requests a slot, which a later [`InstanceSlots::grant`] grants. Of several requests with the same generation,
+    /// that for a message counts, or else that for a timer. A holder that has a slot may request another one, for its
     /// second instance.
-    pub fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
-        if self.granted.get(&holder) == Some(&generation)
-            || self.granted_second.get(&holder) == Some(&generation)
-            || self.requests.contains(&holder, generation)
-        {
+    pub(super) fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
+        if self.holds(&holder, generation) || self.requests.contains(&holder, generation) {
             return;
         }
         match purpose {
@@ -110,13 +101,17 @@ impl InstanceSlots {
                 self.recovery_requests.withdraw(&holder, generation);
                 self.requests.push(holder, generation);
             }
-            SlotPurpose::Timer => self.timer_requests.push(holder, generation),
+            SlotPurpose::Timer => {
+                self.recovery_requests.withdraw(&holder, generation);
+                self.timer_requests.push(holder, generation);
+            }
+            SlotPurpose::Recovery if self.timer_requests.contains(&holder, generation) => {}
             SlotPurpose::Recovery => self.recovery_requests.push(holder, generation),
         }
     }
 
     /// Returns a slot, or withdraws the request for it.
-    pub fn release(&mut self, holder: &SlotHolder, generation: u64) {
+    pub(super) fn release(&mut self, holder: &SlotHolder, generation: u64) {
         if self.granted.get(holder) == Some(&generation) {
             self.granted.remove(holder);
             self.order.remove(holder);
@@ -134,7 +129,7 @@ impl InstanceSlots {
     }
 
     /// Releases all slots and withdraws all requests of a shard whose machine can no longer do so itself.
-    pub fn remove_shard(&mut self, shard: &ShardPath) {
+    pub(super) fn remove_shard(&mut self, shard: &ShardPath) {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
         self.granted_second.retain(|holder, _| others(holder));
@@ -148,22 +143,71 @@ impl InstanceSlots {
 
     /// Records that a holder is idle and may be evicted. A holder that is already idle keeps its position, since
     /// machines repeat this call when commits complete.
-    pub fn idle(&mut self, holder: SlotHolder) {
+    pub(super) fn idle(&mut self, holder: SlotHolder) {
         self.order.idle(holder);
     }
 
     /// Records that a holder is no longer idle.
-    pub fn busy(&mut self, holder: &SlotHolder) {
+    pub(super) fn busy(&mut self, holder: &SlotHolder) {
         self.order.busy(holder);
     }
 
     /// Grants the next request, if a slot is free and the memory budget is not used up.
-    pub fn grant(&mut self) -> Option<(SlotHolder, u64)> {
-        if self.is_full() || self.memory.is_full() && !self.granted.is_empty() {
+    #[cfg(test)]
+    pub(super) fn grant(&mut self) -> Option<(SlotHolder, u64)> {
+        let urgent = self.grant_urgent().map(|(holder, generation, _)| (holder, generation));
+        urgent.or_else(|| self.grant_recovery())
+    }
+
+    /// Grants the next request for a message or a timer, if a slot is free and the memory budget is not used up.
+    pub(super) fn grant_urgent(&mut self) -> Option<(SlotHolder, u64, SlotPurpose)> {
+        if !self.has_free() {
             return None;
         }
-        let (holder, generation) = self.next_request()?;
-        if self.granted.contains_key(&holder) {
+        let ((holder, generation), purpose) = self.next_urgent()?;
+        self.add(&holder, generation);
+        Some((holder, generation, purpose))
+    }
+
+    /// Grants the next request for a recovery, if nothing else waits.
+    pub(super) fn grant_recovery(&mut self) -> Option<(SlotHolder, u64)> {
+        self.next_recovery().filter(|holder| self.may_recover(holder))?;
+        let (holder, generation) = self.recovery_requests.pop()?;
+        self.add(&holder, generation);
+        Some((holder, generation))
+    }
+
+    /// The holder of the next request for a recovery.
+    pub(super) fn next_recovery(&self) -> Option<&SlotHolder> {
+        self.recovery_requests.first()
+    }
+
+    /// Whether a slot could be granted to this holder's recovery: one is free, and nothing else wants it. An instance
+    /// that would exceed the budget would be evicted again, and recovery would start it again.
+    pub(super) fn may_recover(&self, holder: &SlotHolder) -> bool {
+        self.has_free()
+            && self.requests.is_empty()
+            && self.timer_requests.is_empty()
+            && self.memory.fits(holder)
+    }
+
+    /// Whether this slot has been granted.
+    pub(super) fn holds(&self, holder: &SlotHolder, generation: u64) -> bool {
+        self.granted.get(holder) == Some(&generation)
+            || self.granted_second.get(holder) == Some(&generation)
+    }
+
+    /// Whether this entity has a slot.
+    pub(super) fn is_holder(&self, holder: &SlotHolder) -> bool {
+        self.granted.contains_key(holder)
+    }
+
+    fn has_free(&self) -> bool {
+        !self.is_full() && (!self.memory.is_full() || self.granted.is_empty())
+    }
+
+    fn add(&mut self, holder: &SlotHolder, generation: u64) {
+        if self.granted.contains_key(holder) {
             // A second instance. Only it can be evicted, since the first one waits.
             self.granted_second.insert(holder.clone(), generation);
             self.memory.add((holder.clone(), true));
@@ -172,29 +216,23 @@ impl InstanceSlots {
             self.order.add(holder.clone());
             self.memory.add((holder.clone(), false));
         }
-        Some((holder, generation))
     }
 
-    fn next_request(&mut self) -> Option<(SlotHolder, u64)> {
+    fn next_urgent(&mut self) -> Option<((SlotHolder, u64), SlotPurpose)> {
         let timers_turn = self.passed_timers + 1 >= SLOTS_PER_TIMER || self.requests.is_empty();
         if timers_turn && let Some(request) = self.timer_requests.pop() {
             self.passed_timers = 0;
-            return Some(request);
+            return Some((request, SlotPurpose::Timer));
         }
         if !self.timer_requests.is_empty() {
             self.passed_timers += 1;
         }
-        if !self.requests.is_empty() {
-            return self.requests.pop();
-        }
-        // An instance that would exceed the budget would be evicted again, and recovery would start it again.
-        self.recovery_requests.first().filter(|holder| self.memory.fits(holder))?;
-        self.recovery_requests.pop()
+        Some((self.requests.pop()?, SlotPurpose::Message))
     }
 
     /// The next idle holder to evict: if there are more requests than evictions in progress, or if instances exceed the
     /// memory budget.
-    pub fn evict(&mut self) -> Option<SlotHolder> {
+    pub(super) fn evict(&mut self) -> Option<SlotHolder> {
         let free = self.capacity.saturating_sub(self.granted());
         let waiting = self.requests.len() + self.timer_requests.len();
         let lacks_slots = waiting > self.evicting.len() + free;
@@ -202,13 +240,19 @@ impl InstanceSlots {
             return None;
         }
         let holder = self.order.take_first()?;
-        self.evicting.insert(holder.clone());
-        self.memory.set_leaving(&self.evictable(&holder), true);
+        self.begin_eviction(&holder);
         Some(holder)
     }
 
+    /// Records that a holder is being evicted.
+    pub(super) fn begin_eviction(&mut self, holder: &SlotHolder) {
+        self.order.busy(holder);
+        self.evicting.insert(holder.clone());
+        self.memory.set_leaving(&self.evictable(holder), true);
+    }
+
     /// Records that a holder's eviction was refused.
-    pub fn eviction_refused(&mut self, holder: &SlotHolder) {
+    pub(super) fn eviction_refused(&mut self, holder: &SlotHolder) {
         self.evicting.remove(holder);
         self.memory.set_leaving(&(holder.clone(), false), false);
         self.memory.set_leaving(&(holder.clone(), true), false);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -32,6 +33,9 @@ use crate::quotas::QuotaKeeper;
 use crate::renewal::Renewal;
 use crate::service::{ClientBackend, TYPE_TIMEOUT};
 use crate::stores::LocalStore;
+
+/// How long a start waits for the policy. Without it, the node begins with the one of its previous run.
+const POLICY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Node {
     /// The first half of [`Node::start`]: builds all parts and starts the registration. From then on the node must
@@ -133,6 +137,11 @@ impl Node {
         }
         if let Some(process) = health.as_mut().and_then(|health| health.host.take()) {
             machine.set_host_process(process);
+        }
+        if !stores.deferred {
+            // Clients are admitted by the policy in force, not by that of the previous run, if the store answers.
+            let read = basis.access.read(&*stores.cluster_store);
+            let _ = tokio::time::timeout(POLICY_TIMEOUT, read).await;
         }
         if !remembered.rows.is_empty() {
             loader.load_cached(&remembered.types);

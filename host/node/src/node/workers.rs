@@ -47,8 +47,8 @@ impl Workers {
             threads.push(ostraca_workers::spawn(WorkerDeps {
                 index,
                 settings: settings.shard.clone(),
-                max_instances: settings.max_instances,
-                max_instance_memory: settings.max_instance_memory,
+                instance_limits: settings.instance_limits,
+                pool_instance_limits: settings.pool_instance_limits.clone(),
                 clock: basis.clock.clone(),
                 random_key: basis.random_key.clone(),
                 entity_store: stores.entity_store.clone(),

@@ -15,7 +15,7 @@ use ostraca_core::message::{Message, Outcome};
 use ostraca_core::quota::Full;
 use ostraca_core::records::GuestReply;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{OperatorCommand, Ownership, Settings};
+use ostraca_core::shard::{OperatorCommand, Ownership, Settings, SlotLimits};
 use ostraca_store::{EntityStore, MemoryStore};
 use ostraca_wire::server::Charge;
 
@@ -76,8 +76,8 @@ impl TestWorker {
         let parts = WorkerDeps {
             index: 0,
             settings: Settings::default(),
-            max_instances: 10,
-            max_instance_memory,
+            instance_limits: SlotLimits { instances: 10, memory: max_instance_memory },
+            pool_instance_limits: BTreeMap::new(),
             clock: Arc::new(ClusterClock::new(0)),
             random_key: Arc::default(),
             entity_store: store,

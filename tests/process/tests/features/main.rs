@@ -6,6 +6,7 @@ mod channels;
 mod chat;
 mod http;
 mod journal;
+mod pool_limits;
 mod quotas;
 mod tell_steps;
 mod tells;

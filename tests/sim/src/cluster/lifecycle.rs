@@ -7,7 +7,7 @@ use ostraca_core::ids::NodeId;
 use ostraca_core::node::{self, Event, NodeIdentity};
 use ostraca_core::route;
 use ostraca_core::rows::Roles;
-use ostraca_core::shard::InstanceSlots;
+use ostraca_core::shard::WorkerSlots;
 
 use super::arbiter;
 use super::databases;
@@ -174,7 +174,7 @@ impl World {
             orders: VecDeque::new(),
             shard_reports: VecDeque::new(),
             shards: BTreeMap::new(),
-            cap: InstanceSlots::new(self.rng.range(2, 8) as usize),
+            cap: WorkerSlots::with_instances(self.rng.range(2, 8) as usize),
             lease_sent: None,
             lease: LEASE,
             shards_suspended: false,

@@ -8,7 +8,7 @@ use ostraca_core::message::{MessageKind, Now, ReplyToken};
 use ostraca_core::node::{self, NodeIdentity};
 use ostraca_core::quota::Full;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{self, InstanceSlots};
+use ostraca_core::shard::{self, WorkerSlots};
 
 use super::asks::AskingTurn;
 use super::databases::ShardMap;
@@ -104,7 +104,7 @@ pub(super) struct Process {
     /// Notifications from the shards to the node's machine, in transit.
     pub(super) shard_reports: VecDeque<node::Event>,
     pub(super) shards: BTreeMap<ShardId, Hosted>,
-    pub(super) cap: InstanceSlots,
+    pub(super) cap: WorkerSlots,
     pub(super) lease_sent: Option<u64>,
     /// How long its shards rely on the last renewal.
     pub(super) lease: u64,

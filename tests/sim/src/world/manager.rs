@@ -2,7 +2,7 @@
 
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, InstanceSlots, Machine, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings, WorkerSlots};
 
 use super::event::SimEvent;
 use super::{LEASE, World};
@@ -104,7 +104,7 @@ impl World {
         self.nodes[node].instances.clear();
         self.nodes[node].starting.clear();
         let most = self.rng.range(1, 5) as usize;
-        self.nodes[node].cap = InstanceSlots::new(most);
+        self.nodes[node].cap = WorkerSlots::with_instances(most);
         self.deploy(node);
         let sent = self.nodes[node].mono(self.renewed[node].saturating_sub(20));
         self.handle_event(node, Event::LeaseRenewed { sent_at: sent, lease: LEASE });

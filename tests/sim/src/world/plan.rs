@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ostraca_core::ids::Incarnation;
-use ostraca_core::shard::InstanceSlots;
+use ostraca_core::shard::WorkerSlots;
 
 use super::event::{Fault, SimEvent};
 use super::{LEASE, World};
@@ -62,7 +62,7 @@ impl World {
             rate,
             machine: None,
             instances: BTreeMap::new(),
-            cap: InstanceSlots::new(self.rng.range(1, 5) as usize),
+            cap: WorkerSlots::with_instances(self.rng.range(1, 5) as usize),
             connection: 0,
             asked: BTreeMap::new(),
             granted: None,

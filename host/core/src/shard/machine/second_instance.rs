@@ -344,6 +344,6 @@ impl Machine {
 
 /// The refusal of messages whose entity got no slot in time.
 pub(super) fn no_slot_outcome() -> Outcome {
-    let text = "no instance slot became free within `instance-slot-timeout`";
+    let text = "no instance slot became free within `instance-slot-timeout` (`guests.max-live-instances`, `guests.max-live-memory`, or those of the pool in `guests.pools`)";
     Outcome::not_run_retryable(codes::OVERLOADED, text, 500)
 }
