@@ -10,7 +10,7 @@ use ostraca_control::view::ClusterView;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::HashFunction;
 use ostraca_core::ids::ShardId;
-use ostraca_core::pools::{DEFAULT_POOL, Pool, Pools, check_name, parse_host_role};
+use ostraca_core::pools::{DEFAULT_POOL, Pool, PoolUse, Pools, check_name, parse_host_role};
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{self, PoolInfo, PoolsRequest, Problem};
@@ -205,6 +205,11 @@ fn check_same(known: &PoolEntry, wanted: &PoolEntry) -> Result<(), Problem> {
 
 fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolInfo {
     let is_host = |row: &&NodeRow| row.status == NodeStatus::Live && row.hosts(pool);
+    let (copied_to, filled_from) = match &pool.usage {
+        PoolUse::Open => ("", ""),
+        PoolUse::Filling(from) => ("", from.as_str()),
+        PoolUse::Leaving(to) | PoolUse::Left(to) => (to.as_str(), ""),
+    };
     let owned = (pool.first.0..=pool.last().0).filter(|it| view.owner(ShardId(*it)).is_some());
     PoolInfo {
         name: pool.name.clone(),
@@ -218,6 +223,9 @@ fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolIn
         shards_owned: u32::try_from(owned.count()).unwrap_or(u32::MAX),
         created_unix_ms: entry.map_or(0, |entry| entry.at_ms),
         created_by: entry.map_or_else(String::new, |entry| entry.by.clone()),
+        copied_to: copied_to.into(),
+        copied: matches!(pool.usage, PoolUse::Left(_)),
+        filled_from: filled_from.into(),
     }
 }
 

@@ -138,7 +138,8 @@ pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1_024 => format!("{bytes} B"),
         1_024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1_024.0),
-        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
     }
 }
 
@@ -157,6 +158,19 @@ mod tests {
             (90_000_000, "1 d 1 h"),
         ] {
             assert_eq!(span(ms), text);
+        }
+    }
+
+    #[test]
+    fn a_size_is_shown_in_its_largest_unit() {
+        for (bytes, text) in [
+            (1_023, "1023 B"),
+            (1_536, "1.5 KiB"),
+            (1 << 20, "1.0 MiB"),
+            ((1 << 30) - 1, "1024.0 MiB"),
+            (10 << 30, "10.0 GiB"),
+        ] {
+            assert_eq!(size(bytes), text);
         }
     }
 

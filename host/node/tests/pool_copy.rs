@@ -87,6 +87,10 @@ async fn m1_a_nodes_pool_gets_another_count_and_hash() {
 
     let node = common::start(&home).await;
     let client = common::client(&node, &cluster).await;
+    let pools = client.pools(None).await.expect("pools");
+    let states = pools.iter().map(|it| (it.name.as_str(), it.copied_to.as_str(), it.copied));
+    let expected = [("default", "wide", true), ("wide", "", false), ("spare", "", false)];
+    assert_eq!(states.collect::<Vec<_>>(), expected);
     let after = add_to_all(&client, |_| 1).await;
     assert_eq!(after, (2..=ENTITIES + 1).collect::<Vec<_>>(), "nothing is lost or doubled");
     for at in 0..ENTITIES {

@@ -275,6 +275,9 @@ fn responses_about_the_cluster() {
         shards_owned: 9,
         created_unix_ms: 10,
         created_by: "b".into(),
+        copied_to: "t".into(),
+        copied: true,
+        filled_from: "f".into(),
     };
     let entity = EntityInfo {
         r#type: "t".into(),
@@ -455,8 +458,8 @@ fn responses_about_the_cluster() {
         ),
         (
             Response::Pools(Pools { pools: vec![pool] }),
-            "0801b2011d0a1b0a016e100218032201682a017232017338074008480950\
-             0a5a0162",
+            "0801b201250a230a016e100218032201682a017232017338074008480950\
+             0a5a01626201746801720166",
         ),
         (
             Response::Placement(PlacementState {

@@ -2,7 +2,7 @@
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, WriteError};
-use ostraca_core::rows::{Row, RowKey};
+use ostraca_core::rows::{Row, RowKey, index_in_chunk};
 
 use crate::scope::Scope;
 use crate::state::{Call, DelayedRequest, Phase, State};
@@ -10,7 +10,7 @@ use crate::step::Step;
 use crate::world::handle_event;
 
 /// The possible next faults.
-pub fn faults(state: &State, steps: &mut Vec<Step>) {
+pub fn faults(scope: &Scope, state: &State, steps: &mut Vec<Step>) {
     let budget = state.budget;
     for (node, process) in state.nodes.iter().enumerate() {
         let Some(process) = process else {
@@ -60,7 +60,7 @@ pub fn faults(state: &State, steps: &mut Vec<Step>) {
             steps.push(Step::DelayMessage(*from, *to));
         }
     }
-    if budget.drains > 0 && owner(state).is_some() && state.nodes[1].is_some() {
+    if budget.drains > 0 && owner(scope, state).is_some() && state.nodes[1].is_some() {
         steps.push(Step::Drain);
     }
 }
@@ -126,9 +126,12 @@ pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
 }
 
 /// The owner of the first shard.
-pub fn owner(state: &State) -> Option<NodeId> {
+pub fn owner(scope: &Scope, state: &State) -> Option<NodeId> {
+    let first = scope.all_shards().next()?;
     match state.rows.get(&RowKey::Assignments(0)) {
-        Some((Row::Assignments(row), _)) => Some(row.assignments.first()?.owner.clone()?.node),
+        Some((Row::Assignments(row), _)) => {
+            Some(row.assignments.get(index_in_chunk(first))?.owner.clone()?.node)
+        }
         _ => None,
     }
 }

@@ -50,6 +50,7 @@ pub mod rules;
 pub mod run;
 pub mod scope;
 pub mod state;
+pub mod stateless;
 pub mod step;
 pub mod tells;
 pub mod time;

@@ -19,9 +19,6 @@ use crate::world::{
     apply, call, deliver, deliver_watch_event, handle_event, hurry, is_restless, nudge, start,
 };
 
-/// Number of nodes in the cluster.
-pub const NODES: usize = 3;
-
 /// The property for R9 and S14.
 pub const ONE_ANSWERS: &str = "one incarnation at a time answers for a shard";
 
@@ -43,7 +40,7 @@ impl Cluster {
     fn begin(&self, from: Start) -> State {
         let scope = &self.scope;
         let mut state = State {
-            nodes: vec![None; NODES],
+            nodes: vec![None; scope.nodes()],
             rows: Default::default(),
             renewed: Default::default(),
             claims: Default::default(),
@@ -64,7 +61,7 @@ impl Cluster {
             Start::OwnerManages => &[2, 0, 1],
             Start::OwnerStandsBy => &[2, 1, 0],
         };
-        for node in order {
+        for node in order.iter().filter(|node| **node < scope.nodes()) {
             start(scope, &mut state, *node);
             if from == Start::Cold {
                 continue;
@@ -159,7 +156,7 @@ impl Cluster {
             | Step::Wake(_) => hold_up(scope, state, step),
             Step::Drain => {
                 state.budget.drains -= 1;
-                if let Some(owner) = owner(state) {
+                if let Some(owner) = owner(scope, state) {
                     let by = if state.nodes[1].is_some() { 1 } else { 2 };
                     handle_event(scope, state, by, Event::Drain { node: owner, draining: true });
                 }
@@ -190,7 +187,7 @@ impl Model for Cluster {
             if !process.lag && process.watch.as_ref().is_some_and(|watch| !watch.is_empty()) {
                 steps.push(Step::Watch(node));
             }
-            for from in 0..NODES {
+            for from in 0..state.nodes.len() {
                 if state.links.contains_key(&(from, node)) {
                     steps.push(Step::Deliver(from, node));
                 }
@@ -216,7 +213,7 @@ impl Model for Cluster {
             }
         }
         steps.extend((0..state.delayed_requests.len()).map(Step::DeliverDelayed));
-        faults(state, steps);
+        faults(&self.scope, state, steps);
     }
 
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
@@ -254,6 +251,9 @@ impl Model for Cluster {
             AHEAD,
             FINAL,
             REST,
+            ONE_NUMBER,
+            LAPSED,
+            STOPPED,
             PAST
         ];
         all.push(Property::always(ONE_ANSWERS, one_serves));
@@ -265,7 +265,9 @@ fn one_serves(model: &Cluster, state: &State) -> bool {
     model.scope.all_shards().all(|shard| {
         let serving = state.awake().filter(|(_, process)| {
             !process.suspended
-                && process.hosted.get(&shard).is_some_and(|hosted| hosted.phase.serves())
+                && process.hosted.get(&shard).is_some_and(|hosted| {
+                    hosted.phase.serves() && (!model.scope.stateless || hosted.has_lease())
+                })
         });
         serving.count() <= 1
     })

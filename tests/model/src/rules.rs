@@ -2,7 +2,9 @@
 
 use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard_at};
 
+use crate::scope::Scope;
 use crate::state::{NOW, State};
+use crate::stateless;
 
 /// R1, R5: a claim is granted only to the incarnation that a row named under its epoch.
 pub const NAMED: &str = "claims belong to incarnations that a row named under that epoch";
@@ -24,6 +26,12 @@ pub const LEASE: &str = "no node is marked dead before its own lease ends";
 pub const AHEAD: &str = "a hand-off is written before it is announced";
 /// R11.
 pub const FINAL: &str = "a released epoch is never served again";
+/// E5.
+pub const ONE_NUMBER: &str = "a number belongs to one host";
+/// E8.
+pub const LAPSED: &str = "a shard is taken only when its owner no longer relies on its lease";
+/// E7.
+pub const STOPPED: &str = "a shard is released only when it has stopped";
 /// Liveness of clusters at rest.
 pub const REST: &str = "a cluster at rest serves every shard and has drained every draining node";
 
@@ -31,7 +39,8 @@ pub const REST: &str = "a cluster at rest serves every shard and has drained eve
 pub const PAST: &str = "pruned state has no effect";
 
 /// Checks a write immediately before the store applies it.
-pub fn check_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {
+pub fn check_write(scope: &Scope, state: &mut State, author: usize, key: &RowKey, new: &Row) {
+    let lease = scope.settings().lease;
     let old = state.rows.get(key).map(|(row, _)| row.clone());
     match (key, old, new) {
         (RowKey::Node(node), Some(Row::Node(old)), Row::Node(new)) => {
@@ -46,7 +55,10 @@ pub fn check_write(state: &mut State, lease: u64, author: usize, key: &RowKey, n
                 Some(Row::Assignments(old)) => old,
                 _ => AssignmentsRow::default(),
             };
-            check_assignments(state, author, *chunk, &old, new);
+            check_assignments(scope, state, author, *chunk, &old, new);
+        }
+        (RowKey::Numbers(_), _, Row::Numbers(new)) => {
+            stateless::check_numbers(state, new);
         }
         _ => {}
     }
@@ -71,6 +83,7 @@ fn check_node_row(state: &mut State, old: &NodeRow, new: &NodeRow, good: bool) {
 }
 
 fn check_assignments(
+    scope: &Scope,
     state: &mut State,
     author: usize,
     chunk: u32,
@@ -92,9 +105,15 @@ fn check_assignments(
         if let Some(moving) = &row.hand_off {
             state.intents.insert(moving.id);
         }
+        if scope.stateless {
+            stateless::check_owner(state, shard, &before, row);
+        }
         let Some(owner) = &row.owner else { continue };
         if state.named.insert((shard, row.epoch), owner.clone()).is_some_and(|was| was != *owner) {
             state.break_rule(ONE_INCARNATION);
+        }
+        if scope.stateless {
+            continue;
         }
         let Some(was) = before.owner.filter(|_| row.epoch != before.epoch) else { continue };
         // A manager that releases its own shard sends no message about it.

@@ -46,6 +46,8 @@ pub struct Scope {
     pub starts: Vec<Start>,
     /// The fault budget.
     pub budget: Budget,
+    /// Whether the shards are in a pool without a manager, which has two hosts.
+    pub stateless: bool,
     /// Disabled rules.
     pub mutations: Vec<Mutation>,
     /// Whether each step checks that discarded state has no effect: see [`crate::proof`].
@@ -56,7 +58,18 @@ impl Scope {
     /// A scope with one shard, from every initial state at rest.
     pub fn one_shard(budget: Budget) -> Self {
         let starts = vec![Start::OwnerHosts, Start::OwnerManages, Start::OwnerStandsBy];
-        Self { shards: 1, starts, budget, mutations: Vec::new(), proof: false }
+        Self { shards: 1, starts, budget, stateless: false, mutations: Vec::new(), proof: false }
+    }
+
+    /// A scope with two shards in a pool without a manager, whose two hosts each own one at the start.
+    pub fn without_manager(budget: Budget) -> Self {
+        let starts = vec![Start::OwnerHosts];
+        Self { shards: 2, starts, stateless: true, ..Self::one_shard(budget) }
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        if self.stateless { 2 } else { 3 }
     }
 
     /// Replaces the initial states.
@@ -89,7 +102,9 @@ impl Scope {
 
     /// All shards.
     pub fn all_shards(&self) -> impl Iterator<Item = ShardId> + use<> {
-        (1..=self.shards).map(ShardId)
+        // The first one of a cluster without a manager belongs to a pool that nobody hosts.
+        let first = if self.stateless { 2 } else { 1 };
+        (first..first + self.shards).map(ShardId)
     }
 
     /// The settings of the machines. The unit of time is one renewal interval. A timeout of 1,000,000 never elapses.

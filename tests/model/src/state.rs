@@ -117,6 +117,8 @@ pub struct Hosted {
     pub claim: Claim,
     /// Its progress.
     pub phase: Phase,
+    /// Until when its owner relies on the shard's lease, in a pool without a manager; 0 if it does not.
+    pub lease_until: u64,
 }
 
 /// The progress of a shard's machine.

@@ -59,11 +59,11 @@ pub enum Step {
 /// How often each kind of step occurred, to show that a run is not vacuous.
 #[derive(Debug, Default)]
 pub struct StepCounts {
-    counts: [AtomicU64; 26],
+    counts: [AtomicU64; 28],
 }
 
 impl StepCounts {
-    const NAMES: [&str; 26] = [
+    const NAMES: [&str; 28] = [
         "calls",
         "watched",
         "messages received",
@@ -90,6 +90,8 @@ impl StepCounts {
         "managers by fail-over",
         "second owners that serve",
         "nudges",
+        "shards taken by their leases",
+        "changes of numbers",
     ];
 
     /// Counts a step and its result.
@@ -137,9 +139,16 @@ impl StepCounts {
                         if old.epoch != new.epoch
                             && let Some(owner) = &old.owner
                         {
-                            self.add(if before.has_ended(owner) { 22 } else { 21 });
+                            self.add(match (new.lease(), before.has_ended(owner)) {
+                                (Some(_), _) => 26,
+                                (None, true) => 22,
+                                (None, false) => 21,
+                            });
                         }
                     }
+                }
+                (Row::Numbers(old), Row::Numbers(new)) if old.holders != new.holders => {
+                    self.add(27);
                 }
                 (Row::Manager(old), Row::Manager(new)) if old.term != new.term => self.add(23),
                 _ => {}

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ostraca_core::ids::NodeId;
+use ostraca_core::ids::{NodeId, ShardId};
 use ostraca_core::node::{Canonicalizer, Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
 
@@ -17,6 +17,7 @@ use crate::pruning::clear;
 use crate::rules;
 use crate::scope::Scope;
 use crate::state::{Call, DelayedRequest, NOW, Phase, State};
+use crate::stateless;
 use crate::world::{handle_event, hurry};
 
 /// All times older than this are equivalent: a lease and its margin have ended by then.
@@ -57,6 +58,9 @@ pub fn pass(scope: &Scope, before: &State) -> State {
 /// Whether a cluster at rest serves every shard and has completed every drain, unless a fault still holds it up.
 fn rests_well(scope: &Scope, state: &State) -> bool {
     let held_up = state.nodes.iter().flatten().any(|node| node.cut || node.lag || node.paused);
+    if scope.stateless {
+        return held_up || stateless::rests_well(scope, state);
+    }
     held_up
         || scope.all_shards().all(|shard| {
             let row = state.rows.iter().find_map(|(key, (row, _))| match (key, row) {
@@ -91,6 +95,9 @@ fn relate(state: &mut State, to: &dyn Numbers) {
             && !to.looks()
         {
             Arc::make_mut(whole).canonicalize(to);
+        }
+        for hosted in process.hosted.values_mut() {
+            hosted.lease_until = to.map_deadline(hosted.lease_until);
         }
         for call in &mut process.calls {
             match call {
@@ -210,11 +217,16 @@ impl Canonicalizer for Unchanged {
 struct NumberCollector {
     revisions: RefCell<BTreeMap<RowKey, BTreeSet<u64>>>,
     renewals: RefCell<BTreeMap<NodeId, BTreeSet<u64>>>,
+    shard_renewals: RefCell<BTreeMap<ShardId, BTreeSet<u64>>>,
 }
 
 impl NumberCollector {
     fn ranks(self) -> Ranks {
-        Ranks { revisions: self.revisions.into_inner(), renewals: self.renewals.into_inner() }
+        Ranks {
+            revisions: self.revisions.into_inner(),
+            renewals: self.renewals.into_inner(),
+            shard_renewals: self.shard_renewals.into_inner(),
+        }
     }
 }
 
@@ -236,12 +248,18 @@ impl Canonicalizer for NumberCollector {
         self.renewals.borrow_mut().entry(node.clone()).or_default().insert(count);
         count
     }
+
+    fn map_shard_renewals(&self, shard: ShardId, count: u64) -> u64 {
+        self.shard_renewals.borrow_mut().entry(shard).or_default().insert(count);
+        count
+    }
 }
 
 /// Renumbers revisions and renewal counts in order, from 1.
 struct Ranks {
     revisions: BTreeMap<RowKey, BTreeSet<u64>>,
     renewals: BTreeMap<NodeId, BTreeSet<u64>>,
+    shard_renewals: BTreeMap<ShardId, BTreeSet<u64>>,
 }
 
 impl Canonicalizer for Ranks {
@@ -263,6 +281,13 @@ impl Canonicalizer for Ranks {
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
         match self.renewals.get(node) {
             // The first write of an incarnation is not a renewal.
+            Some(all) if count > 0 => all.range(1..=count).count() as u64,
+            _ => count,
+        }
+    }
+
+    fn map_shard_renewals(&self, shard: ShardId, count: u64) -> u64 {
+        match self.shard_renewals.get(&shard) {
             Some(all) if count > 0 => all.range(1..=count).count() as u64,
             _ => count,
         }

@@ -18,6 +18,7 @@ use crate::proof;
 use crate::rules;
 use crate::scope::Scope;
 use crate::state::{Call, Hosted, NOW, Phase, Process, State, Write, claim_of, hash};
+use crate::stateless;
 use crate::time::Unchanged;
 
 /// Starts a node's process.
@@ -25,12 +26,19 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
     let host = Roles { host: true, ..Roles::default() };
     let identity = NodeIdentity {
         node: State::name(node),
-        roles: if node == 0 { host } else { Roles { manager: true, ..host } },
+        roles: match node {
+            _ if scope.stateless => Roles::default(),
+            0 => host,
+            _ => Roles { manager: true, ..host },
+        },
         version: 1,
         addresses: Vec::new(),
-        pool_roles: Vec::new(),
+        pool_roles: if scope.stateless { vec![stateless::POOL.into()] } else { Vec::new() },
         weight: 1,
-        pools: Pools::one(scope.shards),
+        pools: match scope.stateless {
+            true => stateless::pools(scope.shards),
+            false => Pools::one(scope.shards),
+        },
         seed: node as u64 + 1 + 10 * state.restarts,
     };
     let machine = Machine::new(scope.settings(), identity, BuiltinStrategy::Average.build());
@@ -161,7 +169,7 @@ fn apply_action(
         Action::Resume => process.suspended = false,
         Action::StartShard { shard, epoch, member } => {
             let claim = claim_of(shard, epoch, &member);
-            let hosted = Hosted { claim, phase: Phase::Claiming };
+            let hosted = Hosted { claim, phase: Phase::Claiming, lease_until: 0 };
             if let Some(old) = process.hosted.insert(shard, hosted) {
                 leave(state, old);
             }
@@ -186,9 +194,11 @@ fn apply_action(
                 state.given_up.insert((shard, epoch));
             }
         }
+        Action::ShardLeaseRenewed { shard, epoch, sent_at, lease } => {
+            stateless::renewed(process, shard, epoch, sent_at + lease);
+        }
         Action::Registered(_)
         | Action::LeaseRenewed { .. }
-        | Action::ShardLeaseRenewed { .. }
         | Action::UpdateRoute { .. }
         | Action::BufferShard { .. }
         | Action::UpdatePeer { .. }
@@ -253,7 +263,7 @@ pub fn apply(
     if standing.as_ref().map(|(_, at)| *at) != write.expected {
         return Err(WriteError::Conflict(standing));
     }
-    rules::check_write(state, scope.settings().lease, node, &write.key, &write.row);
+    rules::check_write(scope, state, node, &write.key, &write.row);
     let revision = write.expected.unwrap_or(0) + 1;
     state.rows.insert(write.key.clone(), (write.row.clone(), revision));
     if registers(write) {
@@ -275,9 +285,10 @@ pub fn apply(
     Ok(revision)
 }
 
-/// Whether two rows of a node differ at most in their renewal count.
+/// Whether two rows of a node, or two rows of owners, differ at most in renewal counts.
 fn alike(one: &Row, other: &Row) -> bool {
     match (one, other) {
+        (Row::Assignments(one), Row::Assignments(other)) => stateless::same_owners(one, other),
         (Row::Node(one), Row::Node(other)) => {
             *one == NodeRow { renewals: one.renewals, ..other.clone() }
         }

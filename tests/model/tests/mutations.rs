@@ -96,7 +96,7 @@ fn broken_by(key: &RowKey, change: impl Fn(&mut Row)) -> Option<&'static str> {
     let (scope, mut state) = at_rest();
     let (mut row, _) = state.rows[key].clone();
     change(&mut row);
-    rules::check_write(&mut state, scope.settings().lease, 2, key, &row);
+    rules::check_write(&scope, &mut state, 2, key, &row);
     state.broken
 }
 
@@ -124,7 +124,7 @@ fn a_dead_incarnation_that_renews() {
     if let Some((Row::Node(row), _)) = state.rows.get_mut(&key) {
         row.status = NodeStatus::Dead;
     }
-    rules::check_write(&mut state, scope.settings().lease, 0, &key, &live);
+    rules::check_write(&scope, &mut state, 0, &key, &live);
     assert_eq!(state.broken, Some(rules::DEAD));
     assert_eq!(state.renewed[&State::name(0)], NOW);
 }

@@ -75,7 +75,7 @@ fn quotas(it: &NamespaceInfo) -> String {
     format!("at most {}", all.join(", "))
 }
 
-/// What is used, what may be used, or both; `+` if not everything is counted yet.
+/// What is used, what may be used, or both.
 fn used(usage: Option<String>, limit: Option<String>) -> String {
     match (usage, limit) {
         (Some(usage), Some(limit)) => format!("{usage} of {limit}"),

@@ -48,9 +48,11 @@ pub(crate) async fn run(global: &Global, args: &PoolArgs) -> Result<Exit, Failur
             pool.hosts.to_string(),
             pool.hash.clone(),
             some(&pool.strategy).unwrap_or("the manager's").to_owned(),
+            state(pool),
         ]
     });
-    output::table(["POOL", "SHARDS", "OWNED", "ROLE", "HOSTS", "HASH", "STRATEGY"], rows.collect());
+    let header = ["POOL", "SHARDS", "OWNED", "ROLE", "HOSTS", "HASH", "STRATEGY", "STATE"];
+    output::table(header, rows.collect());
     Ok(Exit::Done)
 }
 
@@ -69,6 +71,16 @@ fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
+/// Whether its entities are in use, or where a copy takes them.
+fn state(pool: &PoolInfo) -> String {
+    match (some(&pool.copied_to), some(&pool.filled_from)) {
+        (Some(to), _) if pool.copied => format!("copied to {to}"),
+        (Some(to), _) => format!("closed: being copied to {to}"),
+        (None, Some(from)) => format!("closed: being filled from {from}"),
+        (None, None) => "open".into(),
+    }
+}
+
 /// The first and the last shard.
 fn shards(pool: &PoolInfo) -> String {
     format!("{}-{}", pool.first_shard, pool.first_shard + pool.shards.saturating_sub(1))
@@ -80,6 +92,7 @@ fn to_json(pool: &PoolInfo) -> Value {
         "shards_owned": pool.shards_owned, "role": pool.role, "hosts": pool.hosts,
         "hash": pool.hash, "strategy": some(&pool.strategy), "min_hosts": pool.min_hosts,
         "created_unix_ms": Some(pool.created_unix_ms).filter(|at| *at > 0),
-        "created_by": some(&pool.created_by),
+        "created_by": some(&pool.created_by), "state": state(pool),
+        "copied_to": some(&pool.copied_to), "filled_from": some(&pool.filled_from),
     })
 }

@@ -322,7 +322,8 @@ impl ObservedCluster {
         if let Some((_, at)) = &mut self.manager {
             *at = to.map_revision(&RowKey::Manager, *at);
         }
-        for (chunk, (_, at)) in &mut self.chunks {
+        for (chunk, (row, at)) in &mut self.chunks {
+            to.canonicalize_leases(*chunk, row);
             *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
         }
         self.processes.canonicalize(to);

@@ -126,6 +126,7 @@ mod testing {
                 }
                 if let WritePurpose::ShardLeases(write) = purpose {
                     write.sent_at = to.map_time(write.sent_at);
+                    to.canonicalize_leases(write.chunk, &mut write.row);
                 }
             }
             if self.pending_writes.is_empty() && !reads_claims {

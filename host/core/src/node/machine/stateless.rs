@@ -170,8 +170,9 @@ impl Stateless {
         for (pool, (_, at)) in &mut self.numbers {
             *at = to.map_revision(&RowKey::Numbers(pool.clone()), *at);
         }
-        for lease in self.observed_leases.values_mut() {
+        for (shard, lease) in &mut self.observed_leases {
             lease.changed_at = to.map_time(lease.changed_at);
+            lease.renewals = to.map_shard_renewals(*shard, lease.renewals);
         }
         for lease in self.own_leases.values_mut() {
             lease.start = to.map_time(lease.start);

@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 use super::Machine;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::node::{ControlMessage, HandOff, Mutation, NodeReport};
-use crate::rows::{HandOffId, Member, Row, RowKey};
+use crate::rows::{AssignmentsRow, HandOffId, Member, Row, RowKey, ShardLease, shard_at};
 
 /// Normalizes those numbers of a machine of which only the order or the distance matters.
 pub trait Canonicalizer {
@@ -31,11 +31,32 @@ pub trait Canonicalizer {
     fn map_revision(&self, key: &RowKey, at: u64) -> u64;
     /// Maps a number of renewals of a node's lease.
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64;
+    /// Maps a number of renewals of a shard's lease.
+    fn map_shard_renewals(&self, _: ShardId, count: u64) -> u64 {
+        count
+    }
 
     /// Normalizes a row with this trait's other methods.
     fn canonicalize_row(&self, key: &RowKey, row: &mut Row) {
-        if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
-            row.renewals = self.map_renewals(node, row.renewals);
+        match (key, row) {
+            (RowKey::Node(node), Row::Node(row)) => {
+                row.renewals = self.map_renewals(node, row.renewals);
+            }
+            (RowKey::Assignments(chunk), Row::Assignments(row)) => {
+                self.canonicalize_leases(*chunk, row);
+            }
+            _ => {}
+        }
+    }
+
+    /// Normalizes the leases of shards in the row of a chunk.
+    fn canonicalize_leases(&self, chunk: u32, row: &mut AssignmentsRow) {
+        for (place, row) in row.assignments.iter_mut().enumerate() {
+            if let Some(lease) = row.lease() {
+                let renewals = self.map_shard_renewals(shard_at(chunk, place), lease.renewals);
+                // It replaces one that had space.
+                let _ = row.set_lease(Some(ShardLease { renewals, ..lease }));
+            }
         }
     }
 

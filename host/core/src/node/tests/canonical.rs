@@ -3,10 +3,12 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use super::cluster::Cluster;
+use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::node::{Canonicalizer, ControlMessage, HandOff, Machine, NodeReport};
-use crate::rows::{HandOffId, ManagerRow, Member, Row, RowKey};
+use crate::pools::Pool;
+use crate::rows::{HandOffId, ManagerRow, Member, Roles, Row, RowKey, index_in_chunk};
 
 /// Times are relative to `now`, and all distant past times are equal; revisions and renewals are relative to the
 /// rows.
@@ -33,6 +35,13 @@ impl Canonicalizer for From<'_> {
             Some((Row::Node(row), _)) => 1_000 + count - row.renewals,
             _ => count,
         }
+    }
+
+    fn map_shard_renewals(&self, shard: ShardId, count: u64) -> u64 {
+        let row = self.cluster.rows.get(&RowKey::for_shard(shard));
+        let Some((Row::Assignments(row), _)) = row else { return count };
+        let lease = row.assignments[index_in_chunk(shard)].lease();
+        lease.map_or(count, |lease| 1_000 + count - lease.renewals)
     }
 }
 
@@ -62,6 +71,26 @@ fn an_idle_nodes_canonical_state_survives_renewals() {
             assert_eq!(relative, first.1, "{node} after {renewal} renewals");
             assert_ne!(absolute, first.0, "times and counts rise");
         }
+    }
+}
+
+#[test]
+fn leases_of_shards_are_canonicalized_too() {
+    let mut cluster = Cluster::new();
+    cluster.settings.renew_interval = 800;
+    let mut free = Pool::new("free", 3, &cluster.pools);
+    free.strategy = Some(BuiltinStrategy::Stateless);
+    cluster.pools.add(free).expect("a pool");
+    for node in ["a", "b"] {
+        cluster.start_with(node, Roles { manager: false, ..Roles::ALL }, 1);
+    }
+    cluster.run(40_000);
+    let first = relative(&mut cluster, "a");
+    for renewal in 1..4 {
+        cluster.run(800);
+        let (absolute, relative) = relative(&mut cluster, "a");
+        assert_eq!(relative, first.1, "after {renewal} renewals");
+        assert_ne!(absolute, first.0, "times and counts rise");
     }
 }
 

@@ -226,6 +226,20 @@ fn e5_a_draining_host_gives_its_number_back_if_others_remain() {
     assert_eq!(owned(&cluster)["b"].len(), FREE as usize);
 }
 
+/// Nobody marks the other host dead, since there is no manager.
+#[test]
+fn e5_a_draining_host_serves_while_the_others_are_gone() {
+    let mut cluster = leaderless(&["a", "b"]);
+    cluster.handle("b", Event::Drain { node: "a".into(), draining: true });
+    cluster.run(3_000);
+    assert_eq!(owned(&cluster)["a"], []);
+    cluster.node("b").dead = true;
+    cluster.run(6_000);
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live));
+    assert_eq!(numbers(&cluster).len(), 1);
+    assert_eq!(owned(&cluster)["a"].len(), FREE as usize);
+}
+
 #[test]
 fn e8_a_lost_answer_costs_only_time() {
     let mut cluster = leaderless(&["a", "b"]);

@@ -14,7 +14,7 @@ use super::{
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct ObservedLease {
     epoch: Epoch,
-    renewals: u64,
+    pub(super) renewals: u64,
     /// When the epoch or the number of renewals was last seen to change.
     pub(super) changed_at: u64,
 }

@@ -100,5 +100,8 @@ fn wants_number(
     let is_draining = observed.node(&me.node).is_some_and(|(row, _)| row.draining);
     let is_able =
         !is_draining && !membership.has_lost_store(context) && !holdings.on_probation(context);
-    is_able || !observed.eligible_hosts(pool).any(|(host, _)| host.node != me.node)
+    // Without a manager, nobody marks a host dead: what counts is whether it renews its lease.
+    let renews =
+        |host: &Member| !observed.lapsed(&host.node, context.mono(), context.settings.lease_margin);
+    is_able || !observed.eligible_hosts(pool).any(|(host, _)| host.node != me.node && renews(&host))
 }
