@@ -51,7 +51,7 @@ fn e5_two_nodes_that_start_at_once_take_two_numbers() {
 }
 
 #[test]
-fn e8_shards_of_a_crashed_host_are_taken_when_their_leases_lapse() {
+fn e8_a_crashed_hosts_shards_are_taken_when_their_leases_lapse() {
     let crash = Budget { crashes: 1, losses: 1, ..NOTHING };
     every("crash, loss", Scope::without_manager(crash), &[TAKEN, AGAIN, "late requests"]);
     let restart = Budget { crashes: 1, restarts: 1, ..NOTHING };
