@@ -158,6 +158,12 @@ impl ClusterView {
         self.row(shard)?.owner.as_ref().filter(|owner| self.alive(owner))
     }
 
+    /// Whether a shard has ever had an owner. One that never had stores nothing.
+    #[must_use]
+    pub fn had_owner(&self, shard: ShardId) -> bool {
+        self.row(shard).is_some_and(|row| row.epoch > Epoch(0))
+    }
+
     fn row(&self, shard: ShardId) -> Option<&Assignment> {
         self.shards.get(shard)
     }

@@ -28,9 +28,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl NamespaceUsages {
-    /// Sets what this node's shards use, and what those of all nodes use.
-    pub fn set(&self, own: NodeUsage, total: Vec<NamespaceUsage>) {
-        *lock(&self.own) = own;
+    /// Sets what the shards of all nodes use.
+    pub fn set_total(&self, total: Vec<NamespaceUsage>) {
         *lock(&self.total) = total;
     }
 

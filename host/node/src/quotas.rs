@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use ostraca_control::view::ClusterView;
+use ostraca_core::ids::ShardId;
 use ostraca_core::names;
+use ostraca_core::pools::{PoolUse, Pools};
 use ostraca_core::quota::{Full, FullNamespaces, Quotas, Usage, fair_shares};
 use ostraca_core::rows::{Member, NodeStatus};
 use ostraca_gateway::{Gateway, NodeUsage};
@@ -57,7 +59,8 @@ impl QuotaKeeper {
                 });
                 measured = Some(self.measure(&limits, before).await);
             } else if measured.take().is_some() {
-                self.gateway.usage.set(NodeUsage::default(), Vec::new());
+                self.gateway.usage.set_own(NodeUsage::default());
+                self.gateway.usage.set_total(Vec::new());
                 self.turns.set(&BTreeMap::new(), self.now());
                 self.set_full(FullNamespaces::default());
             }
@@ -88,7 +91,7 @@ impl QuotaKeeper {
         }
         let counted = before.others.values().map(|it| it.counted_shards);
         let counted = counted.fold(own.counted_shards, u32::saturating_add);
-        let counted = match counted.cmp(&self.gateway.pools.get().shard_count()) {
+        let counted = match counted.cmp(&shards_with_state(&view, &self.gateway.pools.get())) {
             Ordering::Equal if !all_answered => Ordering::Less,
             counted => counted,
         };
@@ -123,7 +126,7 @@ impl QuotaKeeper {
             }
             total.push(to_wire(namespace, sum, counted == Ordering::Equal));
         }
-        self.gateway.usage.set(own, total);
+        self.gateway.usage.set_total(total);
         self.turns.set(&shares, self.now());
         let full = FullNamespaces::new(full);
         if full != before.full {
@@ -172,6 +175,14 @@ impl QuotaKeeper {
 fn hosts(view: &ClusterView) -> impl Iterator<Item = Member> {
     let live = view.nodes.iter().filter(|(_, row)| row.status == NodeStatus::Live && row.is_host());
     live.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation })
+}
+
+/// How many shards may store something: they have had an owner, and their pool was not copied to another one.
+fn shards_with_state(view: &ClusterView, pools: &Pools) -> u32 {
+    let used = pools.iter().filter(|pool| !matches!(pool.usage, PoolUse::Left(_)));
+    let shards = used.flat_map(|pool| pool.first.0..=pool.last().0);
+    let count = shards.filter(|shard| view.had_owner(ShardId(*shard))).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Adds up what shards store. Returns how many have been counted.

@@ -1,7 +1,7 @@
 //! Quotas of a namespace's stored state, on a real process across a kill.
 
 use anyhow::{Result, ensure};
-use ostraca_client::{CallOptions, Client, Entity, MessageKind};
+use ostraca_client::{CallOptions, Client, Entity, MessageKind, NewPool};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{LIMIT, until};
@@ -50,6 +50,10 @@ async fn bounded_state() -> Result<()> {
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
     deploy_guest(&client, "misbehaving", "").await?;
+    // What no node has ever hosted stores nothing, and need not be counted.
+    let role = "host.later".into();
+    let later = NewPool { name: "later".into(), shards: 8, role, ..NewPool::default() };
+    client.pools(Some(later)).await?;
     let text = set_quota(&cluster, "1 KiB").await?;
     ensure!(text.contains("at most 1.0 KiB of state"), "{text}");
     let keys = grow_until_refused(&client, "no-state-a", 0).await?;
