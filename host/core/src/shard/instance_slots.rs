@@ -88,9 +88,8 @@ impl InstanceSlots {
         self.granted() >= self.capacity
     }
 
-    /// Requests a slot, which a later [`InstanceSlots::grant`] grants. Of several requests with the same generation,
-    /// that for a message counts, or else that for a timer. A holder that has a slot may request another one, for its
-    /// second instance.
+    /// Requests a slot. Of several requests with the same generation, that for a message counts, or else that for a
+    /// timer. A holder that has a slot may request another one, for its second instance.
     pub(super) fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
         if self.holds(&holder, generation) || self.requests.contains(&holder, generation) {
             return;
