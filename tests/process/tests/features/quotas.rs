@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use ostraca_client::{CallOptions, Client, Entity, MessageKind, NewPool};
 use ostraca_process_tests::Cluster;
-use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::guest_calls::{LIMIT, until};
 use ostraca_process_tests::node_dir::deploy_guest;
 use serde_json::json;
@@ -72,7 +72,9 @@ async fn bounded_state() -> Result<()> {
 
     cluster.kill_9(0)?;
     cluster.start_node(0)?;
-    cluster.wait_settled().await?;
+    let of_default = 1..=cluster.shards;
+    let is_served = |view: &View| of_default.clone().all(|shard| view.owner(shard).is_some());
+    cluster.wait("the pool with hosts is served", is_served).await?;
     let after = grow_until_refused(&client, "no-state-a", keys).await?;
     ensure!(after < keys + 500, "it grew without bound after a restart: {keys}, then {after}");
 
