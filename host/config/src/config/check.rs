@@ -11,6 +11,7 @@ use super::ConfigError;
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
 use super::node_sections::Role;
+use super::pool_limits;
 use super::postgres::TlsMode;
 use crate::user_file::{SourceText, closest_name, units};
 
@@ -74,7 +75,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     sizes(input, file)?;
     counts(input, file)?;
-    file.guests.check_pools(input)?;
+    pool_limits::check(&file.guests.pools, input)?;
     addresses(input, file)?;
     http(input, file)?;
     traces(input, file)?;

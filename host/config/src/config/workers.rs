@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ostraca_core::shard::SlotLimits;
 
-use super::Config;
+use super::{Config, pool_limits};
 
 /// Settings of a node's workers.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Config {
             count,
             shard: self.shard_settings(),
             instance_limits: all.share(sharing),
-            pool_instance_limits: self.file.guests.pool_limits(all, sharing),
+            pool_instance_limits: pool_limits::shares(&self.file.guests.pools, all, sharing),
             recording_dir: self.recording_dir.clone(),
         }
     }
