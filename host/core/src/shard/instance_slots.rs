@@ -151,13 +151,6 @@ impl InstanceSlots {
         self.order.busy(holder);
     }
 
-    /// Grants the next request, if a slot is free and the memory budget is not used up.
-    #[cfg(test)]
-    pub(super) fn grant(&mut self) -> Option<(SlotHolder, u64)> {
-        let urgent = self.grant_urgent().map(|(holder, generation, _)| (holder, generation));
-        urgent.or_else(|| self.grant_recovery())
-    }
-
     /// Grants the next request for a message or a timer, if a slot is free and the memory budget is not used up.
     pub(super) fn grant_urgent(&mut self) -> Option<(SlotHolder, u64, SlotPurpose)> {
         if !self.has_free() {
@@ -205,7 +198,8 @@ impl InstanceSlots {
         !self.is_full() && (!self.memory.is_full() || self.granted.is_empty())
     }
 
-    fn add(&mut self, holder: &SlotHolder, generation: u64) {
+    /// Records that a slot has been granted.
+    pub(super) fn add(&mut self, holder: &SlotHolder, generation: u64) {
         if self.granted.contains_key(holder) {
             // A second instance. Only it can be evicted, since the first one waits.
             self.granted_second.insert(holder.clone(), generation);
@@ -267,6 +261,14 @@ impl InstanceSlots {
 mod tests {
     use super::*;
     use crate::ids::{Entity, ShardId};
+
+    impl InstanceSlots {
+        /// Grants the next request of any kind.
+        fn grant(&mut self) -> Option<(SlotHolder, u64)> {
+            let urgent = self.grant_urgent().map(|(holder, generation, _)| (holder, generation));
+            urgent.or_else(|| self.grant_recovery())
+        }
+    }
 
     fn holder(id: &str) -> SlotHolder {
         let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) };

@@ -134,12 +134,13 @@ impl WorkerSlots {
         if let Some((holder, generation, _)) = self.all.grant_urgent() {
             return Some((holder, generation));
         }
-        // Only now, since a recovery that waited for the worker's slots would keep one of its pool's.
+        // It takes both slots at once: one that waited for the worker's would keep that of its pool from messages.
         for pool in self.pools.values_mut() {
             if pool.next_recovery().is_some_and(|holder| self.all.may_recover(holder))
                 && let Some((holder, generation)) = pool.grant_recovery()
             {
-                self.all.request(holder, generation, SlotPurpose::Recovery);
+                self.all.add(&holder, generation);
+                return Some((holder, generation));
             }
         }
         self.all.grant_recovery()

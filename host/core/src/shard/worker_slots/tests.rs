@@ -126,6 +126,18 @@ fn k31_a_recovery_that_waits_keeps_no_slot_of_its_pool() {
 }
 
 #[test]
+fn k31_a_recovery_passes_its_pool_only_with_a_slot() {
+    let mut slots = slots(1, &[("hot", 1, NO_MEMORY_LIMIT), ("warm", 1, NO_MEMORY_LIMIT)]);
+    for pool in ["hot", "warm"] {
+        slots.request(holder(pool, "r"), 1, SlotPurpose::Recovery);
+    }
+    assert_eq!(granted(&mut slots), ["hot/r"]);
+    ask(&mut slots, "warm", &["m"]);
+    slots.release(&holder("hot", "r"), 1);
+    assert_eq!(granted(&mut slots), ["warm/m"], "the other recovery took no slot of its pool");
+}
+
+#[test]
 fn a_timer_that_waits_for_the_worker_becomes_a_message() {
     let mut slots = slots(1, &[("hot", 3, NO_MEMORY_LIMIT)]);
     ask(&mut slots, "calm", &["a"]);
