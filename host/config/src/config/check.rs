@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::assign::BuiltinStrategy;
+use ostraca_core::pools::check_name;
 use ostraca_store_postgres::Options;
 use ostraca_wasm::AddressRange;
 
@@ -11,7 +12,6 @@ use super::ConfigError;
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
 use super::node_sections::Role;
-use super::pool_limits;
 use super::postgres::TlsMode;
 use crate::user_file::{SourceText, closest_name, units};
 
@@ -21,6 +21,10 @@ pub const DEFAULT_SHARDS: u32 = 1024;
 pub const MAX_SHARDS: u32 = 65_536;
 /// The maximum number of hosts that a first allocation may wait for.
 pub const MAX_MIN_HOSTS: u32 = 10_000;
+
+/// The maximum of `max-live-instances`, and of `max-live-memory` in bytes.
+const MAX_LIVE_INSTANCES: u32 = 1_000_000;
+const MAX_LIVE_MEMORY: u64 = 1 << 50;
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -75,7 +79,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     sizes(input, file)?;
     counts(input, file)?;
-    pool_limits::check(&file.guests.pools, input)?;
+    pool_limits(input, file)?;
     addresses(input, file)?;
     http(input, file)?;
     traces(input, file)?;
@@ -404,7 +408,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["gateway", "buffered-bytes"], file.gateway.buffered_bytes, 0, 64 * GIB),
         (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
         (["guests", "pooled-instance-memory"], guests.pooled_instance_memory, 64 * KIB, 4 * GIB),
-        (["guests", "max-live-memory"], guests.max_live_memory, 16 * MIB, 1024 * 1024 * GIB),
+        (["guests", "max-live-memory"], guests.max_live_memory, 16 * MIB, MAX_LIVE_MEMORY),
         (["guests", "compile-cache-limit"], guests.compile_cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
@@ -474,7 +478,11 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         ),
         (["partition", "keep-alive-failures"], file.partition.keep_alive_failures, 1_000),
         (["", "manager-silence-leases"], file.manager_silence_leases, 1_000),
-        (["guests", "max-live-instances"], file.guests.max_live_instances.unwrap_or(1), MILLION),
+        (
+            ["guests", "max-live-instances"],
+            file.guests.max_live_instances.unwrap_or(1),
+            MAX_LIVE_INSTANCES,
+        ),
         (["components", "core-instances"], components.core_instances, 10_000),
         (["components", "component-instances"], components.component_instances, 10_000),
         (["components", "memories"], components.memories, 1_000),
@@ -516,6 +524,29 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
     for (path, value, most) in all {
         if !(1..=most).contains(&value) {
             return Err(range(input, &path, "1", &most.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the names of pools and their limits.
+fn pool_limits(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    const LEAST_MEMORY: u64 = 1 << 20;
+    for (pool, limits) in &file.guests.pools {
+        check_name(pool).map_err(|why| {
+            let help = "write the name of a pool, as in `ostraca pool list`";
+            input.at(&["guests", "pools", pool], format!("the pool {why}"), Some(help.into()))
+        })?;
+        let at = |key| ["guests", "pools", pool, key];
+        let instances = limits.max_live_instances.unwrap_or(1);
+        if !(1..=MAX_LIVE_INSTANCES).contains(&instances) {
+            let most = MAX_LIVE_INSTANCES.to_string();
+            return Err(range(input, &at("max-live-instances"), "1", &most));
+        }
+        let memory = limits.max_live_memory.unwrap_or(LEAST_MEMORY);
+        if !(LEAST_MEMORY..=MAX_LIVE_MEMORY).contains(&memory) {
+            let [least, most] = [LEAST_MEMORY, MAX_LIVE_MEMORY].map(units::format_size);
+            return Err(range(input, &at("max-live-memory"), &least, &most));
         }
     }
     Ok(())

@@ -472,11 +472,11 @@ fn limits_of_pools_are_checked() {
         Config::parse(&text, "ostraca.toml").map_err(|error| error.to_string())
     };
     for (limits, why) in [
-        ("Orders]", "the name of a pool \"Orders\" must be 1 to 32 lower-case letters"),
-        ("orders]\nmax-live-instances = 0", "`max-live-instances` of the pool `orders` must be 1"),
+        ("Orders]", "the pool \"Orders\" must be 1 to 32 lower-case letters"),
+        ("orders]\nmax-live-instances = 0", "`max-live-instances` must be from 1 to 1000000"),
         (
             "orders]\nmax-live-memory = \"1 KiB\"",
-            "`max-live-memory` of the pool `orders` must be at",
+            "`max-live-memory` must be from 1 MiB to 1048576 GiB",
         ),
         ("orders]\nmax-live-memory = 5", "a size in quotes"),
         ("orders]\nmax-instances = 5", "unknown key `max-instances`"),
