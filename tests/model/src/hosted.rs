@@ -39,13 +39,14 @@ pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
     let (epoch, claimed) = (hosted.claim.epoch, hosted.claim.clone());
     match hosted.phase {
         Phase::Claiming => {
-            let hosted = hosted.clone();
             let phase = match claim(state, &claimed) {
                 Ok(()) => Phase::Granted,
                 Err(standing) => Phase::Refused(standing),
             };
-            if let Some(process) = &mut state.nodes[node] {
-                process.hosted.insert(shard, Hosted { phase, ..hosted });
+            if let Some(process) = &mut state.nodes[node]
+                && let Some(hosted) = process.hosted.get_mut(&shard)
+            {
+                hosted.phase = phase;
             }
         }
         Phase::Granted => {

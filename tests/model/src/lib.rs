@@ -6,6 +6,9 @@
 //! `EntityStore`'s claims, a shard's machine (it claims, serves and stops, each in a separate step), and messages
 //! between nodes, which stay in order on each link.
 //!
+//! Two of the nodes can also be the hosts of a pool without a manager ([`stateless`]): then a shard's machine answers only
+//! under the shard's own lease.
+//!
 //! A model is sound only if its simplifications are harmless. They are:
 //! - The current time is constant: as time passes, all stored times are moved back instead. Revisions and renewal
 //!   counts are renumbered in order. Both are sound, since the machine only compares these numbers. Everything older
@@ -15,8 +18,8 @@
 //!   the margin is 1. The simulator tests drift.
 //! - Time passes only when everything in transit has arrived, unless a fault in the budget delays it: a cut, a lagging
 //!   watch, a paused process, a copy, or a late request. So slowness alone never spans an interval.
-//! - A renewal, its response and its notification are one step if nothing is queued before them, and a lagging watch
-//!   delivers only the last of several renewals.
+//! - A renewal of a node's lease, its response and its notification are one step if nothing is queued before them. A
+//!   lagging watch delivers only the last of several renewals, of nodes' leases and of shards' leases.
 //! - A control message is not queued twice. A report to a node that does not know yet that it is the manager is not
 //!   sent, as if it were lost.
 //! - A node makes its calls to the `ClusterStore` one at a time.

@@ -68,6 +68,25 @@ pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
     outcome(&checker, begun, true)
 }
 
+/// Examines every state of a scope, and prints the result.
+///
+/// # Panics
+/// If a rule is violated, or a kind of step never occurs that is named in `seen`.
+#[allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
+pub fn holds_in_every_state(name: &str, scope: Scope, seen: &[&str]) {
+    let outcome = every_state(scope, Duration::from_secs(7_200));
+    println!("{name}: {outcome}");
+    assert!(outcome.holds(), "{name}: {outcome}");
+    for what in seen {
+        assert!(outcome.seen.count(what) > 0, "{name}: no {what}");
+    }
+}
+
+/// Whether the large mixes of faults are explored too: `MODEL=all`.
+pub fn is_large() -> bool {
+    std::env::var("MODEL").is_ok_and(|what| what == "all")
+}
+
 fn outcome(checker: &impl Checker<Cluster>, begun: Instant, in_time: bool) -> Outcome {
     let found = checker.discoveries();
     let broken: Vec<_> = found

@@ -24,6 +24,20 @@ pub struct Budget {
     pub drains: u8,
 }
 
+impl Budget {
+    /// No faults.
+    pub const NOTHING: Self = Self {
+        crashes: 0,
+        restarts: 0,
+        duplicates: 0,
+        losses: 0,
+        cuts: 0,
+        lags: 0,
+        pauses: 0,
+        drains: 0,
+    };
+}
+
 /// The initial state of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {

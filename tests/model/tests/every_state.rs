@@ -2,37 +2,11 @@
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
-use std::time::Duration;
-
-use ostraca_model::run::{Outcome, every_state};
+use ostraca_model::run::{holds_in_every_state as every, is_large};
 use ostraca_model::scope::{Budget, Scope, Start};
 
-const NOTHING: Budget = Budget {
-    crashes: 0,
-    restarts: 0,
-    duplicates: 0,
-    losses: 0,
-    cuts: 0,
-    lags: 0,
-    pauses: 0,
-    drains: 0,
-};
-
+const NOTHING: Budget = Budget::NOTHING;
 const AGAIN: &str = "second owners that serve";
-
-fn every(name: &str, scope: Scope, seen: &[&str]) -> Outcome {
-    let outcome = every_state(scope, Duration::from_secs(7_200));
-    println!("{name}: {outcome}");
-    assert!(outcome.holds(), "{name}: {outcome}");
-    for what in seen {
-        assert!(outcome.seen.count(what) > 0, "{name}: no {what}");
-    }
-    outcome
-}
-
-fn all() -> bool {
-    std::env::var("MODEL").is_ok_and(|what| what == "all")
-}
 
 #[test]
 fn one_crash_at_any_step_with_one_duplicate_and_one_loss() {
@@ -46,26 +20,29 @@ fn one_crash_at_any_step_with_one_duplicate_and_one_loss() {
         "late requests",
         "owners by fail-over",
         "managers by fail-over",
+        AGAIN,
     ];
-    let outcome = every("crash, copy, loss", Scope::one_shard(budget), &seen);
-    assert!(outcome.seen.count(AGAIN) > 0);
+    every("crash, copy, loss", Scope::one_shard(budget), &seen);
 }
 
 #[test]
 fn one_crash_of_any_node_at_any_step_of_a_hand_off() {
     let budget = Budget { crashes: 1, drains: 1, ..NOTHING };
-    let seen =
-        ["owners by hand-off", "owners by fail-over", "managers by fail-over", "late requests"];
-    let outcome = every("hand-off, crash", Scope::one_shard(budget), &seen);
-    assert!(outcome.seen.count(AGAIN) > 0);
+    let seen = [
+        "owners by hand-off",
+        "owners by fail-over",
+        "managers by fail-over",
+        "late requests",
+        AGAIN,
+    ];
+    every("hand-off, crash", Scope::one_shard(budget), &seen);
 }
 
 #[test]
 fn a_hand_off_with_one_duplicate_or_one_loss() {
     for (name, duplicates, losses) in [("hand-off, copy", 1, 0), ("hand-off, loss", 0, 1)] {
         let budget = Budget { drains: 1, duplicates, losses, ..NOTHING };
-        let outcome = every(name, Scope::one_shard(budget), &["owners by hand-off"]);
-        assert!(outcome.seen.count(AGAIN) > 0);
+        every(name, Scope::one_shard(budget), &["owners by hand-off", AGAIN]);
     }
 }
 
@@ -107,8 +84,8 @@ fn all_faults_in_a_hand_off_of_the_next_manager() {
 #[test]
 fn a_node_cut_from_the_store_and_healed_at_any_step() {
     let budget = Budget { cuts: 1, ..NOTHING };
-    let seen = ["heals", "owners by fail-over", "managers by fail-over"];
-    assert!(every("cut", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
+    let seen = ["heals", "owners by fail-over", "managers by fail-over", AGAIN];
+    every("cut", Scope::one_shard(budget), &seen);
 }
 
 #[test]
@@ -120,8 +97,8 @@ fn a_node_whose_watch_falls_behind_and_catches_up_at_any_step() {
 #[test]
 fn a_process_paused_by_a_signal_and_resumed_at_any_step() {
     let budget = Budget { pauses: 1, ..NOTHING };
-    let seen = ["wakes", "owners by fail-over", "managers by fail-over"];
-    assert!(every("pause", Scope::one_shard(budget), &seen).seen.count(AGAIN) > 0);
+    let seen = ["wakes", "owners by fail-over", "managers by fail-over", AGAIN];
+    every("pause", Scope::one_shard(budget), &seen);
 }
 
 #[test]
@@ -133,7 +110,7 @@ fn one_crash_at_any_step_of_a_hand_off_with_two_shards() {
 
 #[test]
 fn large_mixes_of_faults() {
-    if !all() {
+    if !is_large() {
         println!("set MODEL=all to check the large mixes: about ten minutes");
         return;
     }

@@ -15,16 +15,7 @@ use ostraca_model::state::{NOW, State, claim_of};
 use ostraca_model::world::handle_event;
 use stateright::Model;
 
-const CRASH: Budget = Budget {
-    crashes: 1,
-    restarts: 0,
-    duplicates: 0,
-    losses: 0,
-    cuts: 0,
-    lags: 0,
-    pauses: 0,
-    drains: 0,
-};
+const CRASH: Budget = Budget { crashes: 1, ..Budget::NOTHING };
 const DRAIN: Budget = Budget { crashes: 0, drains: 1, ..CRASH };
 
 /// Explores from one initial state only: with some mutations, the cluster does not come to rest in the others.

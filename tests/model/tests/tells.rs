@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use ostraca_core::shard::Mutation;
+use ostraca_model::run::is_large;
 use ostraca_model::tells::{
     ANSWER_LOST, COPY_AFTER, ENDS, HOLDS, SENDER_EARLY, SENDER_LATE, SENDER_WAITING, TARGET_EARLY,
     TARGET_LATE, TellScope, Tells,
@@ -56,7 +57,7 @@ fn r19_a_tell_runs_once_though_both_sides_crash() {
     let scope = TellScope { tells: 1, crashes: [1, 1], ..Default::default() };
     let occurs = [SENDER_EARLY, SENDER_WAITING, SENDER_LATE, TARGET_EARLY, TARGET_LATE];
     holds("crashes of both", scope.clone(), &occurs);
-    if all() {
+    if is_large() {
         let scope = TellScope { copies: 1, losses: 1, ..scope };
         holds("crashes of both, copy, loss", scope, &[&occurs[..], &[COPY_AFTER]].concat());
     }
@@ -68,7 +69,7 @@ fn r19_two_tells_run_in_order() {
     holds("two tells, crash of the target", scope.clone(), &[TARGET_EARLY, TARGET_LATE]);
     let scope = TellScope { crashes: [0, 0], copies: 1, losses: 1, ..scope };
     holds("two tells, copy, loss", scope.clone(), &[COPY_AFTER, ANSWER_LOST]);
-    if all() {
+    if is_large() {
         let scope = TellScope { crashes: [1, 0], ..scope };
         holds("two tells, crash of the sender, copy, loss", scope, &[SENDER_WAITING, COPY_AFTER]);
     }
@@ -80,10 +81,6 @@ fn r19_a_refused_tell_becomes_a_dead_letter_at_any_step() {
     holds("two tells, one refused, crash of the sender", scope.clone(), &[SENDER_LATE]);
     let scope = TellScope { crashes: [0, 1], copies: 1, losses: 1, ..scope };
     holds("two tells, one refused, crash of the target, copy, loss", scope, &[TARGET_LATE]);
-}
-
-fn all() -> bool {
-    std::env::var("MODEL").is_ok_and(|what| what == "all")
 }
 
 #[test]

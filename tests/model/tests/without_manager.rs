@@ -3,44 +3,20 @@
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
-use std::time::Duration;
-
 use ostraca_core::node::Mutation;
 use ostraca_core::rows::{Assignment, NumbersRow, Row, RowKey, index_in_chunk};
 use ostraca_model::model::{Cluster, ONE_ANSWERS};
 use ostraca_model::rules;
-use ostraca_model::run::{every_state, to_depth};
+use ostraca_model::run::{holds_in_every_state as every, is_large, to_depth};
 use ostraca_model::scope::{Budget, Scope, Start};
 use ostraca_model::state::State;
 use ostraca_model::stateless::POOL;
 use stateright::Model;
 
-const NOTHING: Budget = Budget {
-    crashes: 0,
-    restarts: 0,
-    duplicates: 0,
-    losses: 0,
-    cuts: 0,
-    lags: 0,
-    pauses: 0,
-    drains: 0,
-};
+const NOTHING: Budget = Budget::NOTHING;
 const TAKEN: &str = "shards taken by their leases";
 const NUMBERS: &str = "changes of numbers";
 const AGAIN: &str = "second owners that serve";
-
-fn every(name: &str, scope: Scope, seen: &[&str]) {
-    let outcome = every_state(scope, Duration::from_secs(7_200));
-    println!("{name}: {outcome}");
-    assert!(outcome.holds(), "{name}: {outcome}");
-    for what in seen {
-        assert!(outcome.seen.count(what) > 0, "{name}: no {what}");
-    }
-}
-
-fn all() -> bool {
-    std::env::var("MODEL").is_ok_and(|what| what == "all")
-}
 
 #[test]
 fn e5_two_nodes_that_start_at_once_take_two_numbers() {
@@ -79,7 +55,7 @@ fn e8_a_host_that_cannot_renew_loses_its_shards_in_time() {
 
 #[test]
 fn large_mixes_of_faults_without_a_manager() {
-    if !all() {
+    if !is_large() {
         println!("set MODEL=all to check the large mixes");
         return;
     }
@@ -112,8 +88,8 @@ fn seen_to_fail(mutation: Mutation, budget: Budget, rule: &str) {
 fn e8_a_shard_taken_while_its_lease_lasts_is_detected() {
     let cut = Budget { cuts: 1, ..NOTHING };
     seen_to_fail(Mutation::TakeUnlapsedShardLease, cut, rules::LAPSED);
-    let restart = Budget { cuts: 1, drains: 1, ..NOTHING };
-    seen_to_fail(Mutation::TakeUnlapsedShardLease, restart, rules::LAPSED);
+    let drain = Budget { cuts: 1, drains: 1, ..NOTHING };
+    seen_to_fail(Mutation::TakeUnlapsedShardLease, drain, rules::LAPSED);
 }
 
 #[test]
