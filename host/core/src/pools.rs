@@ -55,6 +55,8 @@ pub struct Pool {
     pub min_hosts: u32,
     /// Whether its entities are copied to another pool, or from one.
     pub usage: PoolUse,
+    /// How many copies of another pool to this one were begun and given up.
+    pub given_up: u32,
 }
 
 impl Pool {
@@ -70,6 +72,7 @@ impl Pool {
             strategy: None,
             min_hosts: 1,
             usage: PoolUse::Open,
+            given_up: 0,
         }
     }
 
@@ -184,6 +187,11 @@ impl Pools {
         self.0.get(after.checked_sub(1)?).filter(|pool| pool.contains(shard))
     }
 
+    /// The pools whose shards nobody may own.
+    pub fn closed(&self) -> impl Iterator<Item = &Pool> {
+        self.iter().filter(|pool| pool.is_closed())
+    }
+
     /// The pools without a manager.
     pub fn stateless(&self) -> impl Iterator<Item = &Pool> {
         self.iter().filter(|pool| pool.is_stateless())
@@ -242,21 +250,22 @@ impl Pools {
         Ok(())
     }
 
-    /// Rises with each copy of a pool that begins or ends.
-    fn copy_steps(&self) -> usize {
+    /// Rises with each copy of a pool that begins, ends or is given up.
+    fn copy_steps(&self) -> u64 {
         let steps = |pool: &Pool| match &pool.usage {
             PoolUse::Open | PoolUse::Filling(_) => 0,
             PoolUse::Leaving(_) => 1,
             PoolUse::Left(_) => 2,
         };
-        self.0.iter().map(steps).sum()
+        self.0.iter().map(|pool| steps(pool) + 2 * u64::from(pool.given_up)).sum()
     }
 
     /// Whether these are the other's pools, and perhaps more behind them, with the same copies of pools or later ones.
     #[must_use]
     pub fn extend(&self, other: &Self) -> bool {
         let same = |(one, other): (&Pool, &Pool)| {
-            *one == Pool { usage: one.usage.clone(), ..other.clone() }
+            let (usage, given_up) = (one.usage.clone(), one.given_up);
+            *one == Pool { usage, given_up, ..other.clone() }
         };
         self.0.len() >= other.0.len()
             && self.0.iter().zip(&other.0).all(same)
@@ -395,6 +404,11 @@ mod tests {
         let mut done = three();
         begun("default", "orders", true, &mut done);
         assert!(done.extend(&pools));
+        let mut given_up = three();
+        let of_target = given_up.0.iter_mut().find(|pool| pool.name == "orders").expect("a pool");
+        of_target.given_up = 1;
+        assert!(given_up.extend(&pools) && !pools.extend(&given_up), "it is open again");
+        begun("default", "orders", false, &mut given_up);
         begun("orders", "search", true, &mut done);
         assert_eq!(
             ["default", "orders", "search"].map(|it| is_closed(&done, it)),

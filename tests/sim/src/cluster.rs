@@ -237,7 +237,11 @@ enum SimEvent {
     },
     /// An operator adds the second pool.
     AddPool,
-    /// A process learns of the second pool.
+    /// A copy of one pool to the other begins.
+    ClosePools,
+    /// The copy is given up.
+    OpenPools,
+    /// A process learns of the pools as they are now.
     LearnPools {
         pid: Pid,
     },
@@ -679,6 +683,8 @@ impl World {
             SimEvent::StopRowUpdates { site } => self.stop_row_updates(site),
             SimEvent::LearnMap { pid, map } => self.learn_map(pid, map),
             SimEvent::AddPool => self.add_pool(),
+            SimEvent::ClosePools => self.close_pools(),
+            SimEvent::OpenPools => self.open_pools(),
             SimEvent::LearnPools { pid } => self.learn_pools(pid),
             SimEvent::PlaceShards => self.place_shards(),
             SimEvent::ProgramSays { changes } => self.program_says(changes),

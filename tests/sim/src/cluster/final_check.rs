@@ -25,7 +25,7 @@ use crate::timers;
 use crate::violation::ViolationKind;
 
 impl World {
-    fn shard_rows(&self) -> BTreeMap<ShardId, Assignment> {
+    pub(super) fn shard_rows(&self) -> BTreeMap<ShardId, Assignment> {
         let mut all = BTreeMap::new();
         for (key, (row, _)) in self.rows.durable() {
             if let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) {

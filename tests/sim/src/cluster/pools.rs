@@ -1,12 +1,13 @@
 //! Two pools in one cluster, the second one with a role of its own (K39). In some runs, an operator adds it while the
-//! cluster runs, and each process learns of it at another time. In some, it has no manager (E5).
+//! cluster runs, and each process learns of it at another time. In some, it has no manager (E5). In some, both pools are
+//! closed for a while: a copy of one to the other is begun and given up (R23).
 
 use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::hash::HashFunction;
-use ostraca_core::ids::{NodeId, ShardId};
+use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::node::Event;
-use ostraca_core::pools::{Pool, Pools};
-use ostraca_core::rows::Member;
+use ostraca_core::pools::{DEFAULT_POOL, Pool, Pools};
+use ostraca_core::rows::{Assignment, Member};
 
 use super::process::Pid;
 use super::{LEASE, Options, SimEvent, World};
@@ -15,6 +16,16 @@ use crate::violation::ViolationKind;
 
 /// What follows `host.` in the role of the second pool's hosts.
 const ROLE: &str = "second";
+
+/// The second pool.
+const SECOND: &str = "second";
+
+fn two_pools(first: u32, second: Pool) -> Pools {
+    let mut pools = Pools::one(first);
+    // The rest of the shards follow the first ones.
+    assert_eq!(pools.add(second), Ok(()));
+    pools
+}
 
 /// What a seed decides about pools.
 #[derive(Debug)]
@@ -25,6 +36,8 @@ pub(super) struct PoolPlan {
     pub(super) initial: u32,
     /// The pools that a process knows which starts now.
     pub(super) current: Pools,
+    /// What the pools are while they are closed, if they will be.
+    closed: Option<Pools>,
     rng: Rng,
 }
 
@@ -34,22 +47,27 @@ impl PoolPlan {
         let mut rng = Rng::new(seed ^ 0x0070_6f6f_6c73);
         let one = Pools::one(shards);
         if seed % 6 != 1 {
-            return Self { all: one.clone(), initial: shards, current: one, rng };
+            return Self { all: one.clone(), initial: shards, current: one, closed: None, rng };
         }
         let first = rng.range(1, u64::from(shards)) as u32;
-        let mut all = Pools::one(first);
-        let mut second = Pool::new("second", shards - first, &all);
+        let before = Pools::one(first);
+        let mut second = Pool::new(SECOND, shards - first, &before);
         second.role = Some(ROLE.into());
         second.hash = HashFunction::Fnv1a;
         if seed % 12 == 7 && !options.has_one_fault() {
             second.strategy = Some(BuiltinStrategy::Stateless);
         }
-        let before = all.clone();
-        // The rest of the shards follow the first ones.
-        let added = all.add(second);
-        assert_eq!(added, Ok(()), "seed {seed}");
-        let current = if rng.chance(40) { before } else { all.clone() };
-        Self { all, initial: current.shard_count(), current, rng }
+        let mut all = two_pools(first, second.clone());
+        let mut current = if rng.chance(40) { before } else { all.clone() };
+        let mut closed = None;
+        if seed % 18 == 13 && !options.has_one_fault() {
+            current = all.clone();
+            let mut copied = all.clone();
+            assert_eq!(copied.set_copied(DEFAULT_POOL, SECOND, false), Ok(()), "seed {seed}");
+            closed = Some(copied);
+            all = two_pools(first, Pool { given_up: 1, ..second });
+        }
+        Self { all, initial: current.shard_count(), current, closed, rng }
     }
 
     /// Whether there are two pools.
@@ -69,9 +87,15 @@ impl PoolPlan {
 }
 
 impl World {
-    /// Plans when the second pool is added, if it is not there from the start.
+    /// Plans when the second pool is added, if it is not there from the start, or when both are closed.
     pub(super) fn plan_pools(&mut self) {
-        if self.pools.current != self.pools.all {
+        if self.pools.closed.is_some() {
+            let when = self.pools.rng.range(300, 2_000);
+            let until = when + self.pools.rng.range(50, 4 * LEASE);
+            self.healed = self.healed.max(until + 1);
+            self.at(when, SimEvent::ClosePools);
+            self.at(until, SimEvent::OpenPools);
+        } else if self.pools.current != self.pools.all {
             let when = self.pools.rng.range(300, 2_000);
             self.healed = self.healed.max(when + 1);
             self.at(when, SimEvent::AddPool);
@@ -80,7 +104,32 @@ impl World {
 
     pub(super) fn add_pool(&mut self) {
         self.tally.count("operator: pool added");
-        self.pools.current = self.pools.all.clone();
+        self.change_pools(self.pools.all.clone());
+    }
+
+    /// The copy of one pool to the other begins.
+    pub(super) fn close_pools(&mut self) {
+        if let Some(closed) = self.pools.closed.clone() {
+            self.tally.count("operator: pools closed");
+            self.change_pools(closed);
+        }
+    }
+
+    /// The copy is given up.
+    pub(super) fn open_pools(&mut self) {
+        let is_given_up = |shard: &ShardId, row: &Assignment| {
+            let of_default = self.pools.all.of(*shard).is_some_and(|it| it.name == DEFAULT_POOL);
+            of_default && row.owner.is_none() && row.epoch > Epoch(0)
+        };
+        if self.shard_rows().iter().any(|(shard, row)| is_given_up(shard, row)) {
+            self.tally.count("transition: shard of a closed pool given up");
+        }
+        self.change_pools(self.pools.all.clone());
+    }
+
+    /// Each process learns of the change at another time.
+    fn change_pools(&mut self, pools: Pools) {
+        self.pools.current = pools;
         for pid in 0..self.processes.len() {
             if self.processes[pid].alive {
                 let late = self.pools.rng.chance(50);
@@ -95,7 +144,7 @@ impl World {
         if !self.processes[pid].alive {
             return;
         }
-        let pools = self.pools.all.clone();
+        let pools = self.pools.current.clone();
         self.processes[pid].gateway.router.grow(pools.shard_count());
         self.enqueue_node_event(pid, Event::PoolsChanged(pools));
     }

@@ -8,6 +8,7 @@
 mod balance;
 pub(super) mod campaign;
 mod chunks;
+mod closed_pools;
 mod decide;
 mod drains;
 mod escalations;

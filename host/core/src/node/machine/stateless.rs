@@ -111,7 +111,7 @@ impl Stateless {
         let mut ranges = BTreeMap::new();
         for pool in &pools {
             self.drive_number(context, observed, membership, holdings, pool, &me);
-            let range = match membership.is_departing() {
+            let range = match membership.is_departing() || pool.is_closed() {
                 true => 0..0,
                 false => self.range(pool, &me),
             };

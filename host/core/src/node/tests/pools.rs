@@ -251,3 +251,93 @@ fn m1_nobody_owns_the_shards_of_a_pool_that_is_copied() {
     let owned = cluster.nodes.values().flat_map(|node| node.owns.keys());
     assert!(owned.filter(|shard| shard.0 > SHARDS).all(|shard| third.contains(*shard)));
 }
+
+/// Two hosts of both pools; a copy of the default pool to `orders` begins once each has its shards.
+fn closed_while_it_runs(strategy: Option<BuiltinStrategy>) -> (Cluster, Pools) {
+    let mut pools = two_pools(|pool| pool.strategy = strategy);
+    let mut cluster = of(pools.clone());
+    for name in ["a", "b"] {
+        start_for_orders(&mut cluster, name, true);
+    }
+    cluster.run(20_000);
+    assert_eq!(owned(&cluster), spread([("a", 6, 3), ("b", 6, 3)]));
+    pools.set_copied("default", "orders", false).expect("two pools");
+    (cluster, pools)
+}
+
+fn learn(cluster: &mut Cluster, names: &[&str], pools: &Pools) {
+    for name in names {
+        cluster.handle(name, Event::PoolsChanged(pools.clone()));
+    }
+}
+
+fn has_owners(cluster: &Cluster) -> bool {
+    let mut rows = cluster.rows.values().filter_map(|(row, _)| match row {
+        Row::Assignments(row) => Some(&row.assignments),
+        _ => None,
+    });
+    rows.any(|rows| rows.iter().any(|row| row.owner.is_some() || row.hand_off.is_some()))
+}
+
+#[test]
+fn r23_owners_give_up_the_shards_of_a_pool_that_closes() {
+    for strategy in [None, Some(BuiltinStrategy::Stateless)] {
+        let (mut cluster, mut pools) = closed_while_it_runs(strategy);
+        let before = cluster.epochs();
+        learn(&mut cluster, &["a", "b"], &pools);
+        cluster.run(20_000);
+        assert_eq!(owned(&cluster), spread([("a", 0, 0), ("b", 0, 0)]));
+        assert!(!has_owners(&cluster), "{strategy:?}: the rows say so too");
+        // Without a manager, a host that learns of it last may get shards in between.
+        let same = strategy.is_some() || cluster.epochs() == before;
+        assert!(same, "an epoch is for an owner");
+        let before = cluster.epochs();
+        // A manager that starts now, and hosts that join, change nothing.
+        cluster.node("a").dead = true;
+        start_for_orders(&mut cluster, "c", true);
+        learn(&mut cluster, &["c"], &pools);
+        cluster.run(20_000);
+        assert_eq!(owned(&cluster), spread([("b", 0, 0), ("c", 0, 0)]));
+        // The copy is given up.
+        pools = two_pools(|pool| (pool.strategy, pool.given_up) = (strategy, 1));
+        learn(&mut cluster, &["b", "c"], &pools);
+        cluster.run(20_000);
+        assert_eq!(owned(&cluster), spread([("b", 6, 3), ("c", 6, 3)]));
+        assert!(cluster.epochs().iter().all(|(shard, epoch)| *epoch > before[shard]));
+    }
+}
+
+#[test]
+fn r23_closed_shards_are_given_up_a_few_at_a_time() {
+    let mut pools = two_pools(|_| {});
+    let mut cluster = of(pools.clone());
+    cluster.settings.max_drain_hand_offs = 2;
+    start_for_orders(&mut cluster, "a", true);
+    cluster.run(20_000);
+    pools.set_copied("default", "orders", false).expect("two pools");
+    cluster.node("a").stuck = true;
+    learn(&mut cluster, &["a"], &pools);
+    cluster.run(1_000);
+    assert_eq!(cluster.intents().len(), 2);
+    cluster.unstick("a");
+    cluster.run(5_000);
+    assert!(!has_owners(&cluster));
+}
+
+#[test]
+fn r23_the_owner_of_a_closing_shard_may_have_ended() {
+    for strategy in [None, Some(BuiltinStrategy::Stateless)] {
+        let (mut cluster, pools) = closed_while_it_runs(strategy);
+        cluster.node("b").dead = true;
+        learn(&mut cluster, &["a"], &pools);
+        cluster.run(20_000);
+        assert_eq!(owned(&cluster), spread([("a", 0, 0)]));
+        let named = cluster.rows.values().filter_map(|(row, _)| match row {
+            Row::Assignments(row) => Some(&row.assignments),
+            _ => None,
+        });
+        let owner = |name: &str| NodeId::from(name);
+        let named: Vec<_> = named.flatten().filter_map(|row| row.owner.as_ref()).collect();
+        assert!(named.iter().all(|it| it.node == owner("b") && strategy.is_some()), "{named:?}");
+    }
+}

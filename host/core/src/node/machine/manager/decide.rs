@@ -18,6 +18,8 @@ struct Findings {
     needs: BTreeMap<ShardId, Epoch>,
     /// Hand-offs without a worker.
     orphaned_hand_offs: Vec<(ShardId, Assignment)>,
+    /// Shards of closed pools that have an owner.
+    closing: Vec<ShardId>,
     /// Owners whose row has not been observed.
     unknown_owners: BTreeSet<NodeId>,
 }
@@ -113,11 +115,18 @@ impl Term {
         number: u32,
         found: &mut Findings,
     ) {
+        let closed: Vec<_> = context.identity.pools.closed().collect();
         for (shard, row, revision) in self.stable_assignments_in(number) {
+            let is_closed = closed.iter().any(|pool| pool.contains(shard));
+            if is_closed && row.owner.is_none() {
+                continue;
+            }
             let unknown = row.owner.as_ref().filter(|owner| observed.has_ended(owner).is_none());
             let above = self.needs_owner_above(context, observed, shard, row, revision);
-            let orphaned = row.hand_off.is_some() && !self.hand_offs.contains_key(&shard);
-            if unknown.is_some() || above.is_some() || orphaned {
+            let is_moving = self.hand_offs.contains_key(&shard);
+            let orphaned = row.hand_off.is_some() && !is_moving;
+            let closes = is_closed && row.hand_off.is_none() && !is_moving;
+            if unknown.is_some() || above.is_some() || orphaned || closes {
                 found.chunks.insert(number);
             }
             found.unknown_owners.extend(unknown.map(|owner| owner.node.clone()));
@@ -125,6 +134,8 @@ impl Term {
                 found.needs.insert(shard, above);
             } else if orphaned {
                 found.orphaned_hand_offs.push((shard, row.clone()));
+            } else if closes {
+                found.closing.push(shard);
             }
         }
     }
@@ -174,7 +185,7 @@ impl Manager {
         }
         #[cfg(debug_assertions)]
         assert_nothing_missed(term, context, observed, &dirty);
-        let Findings { chunks, needs, orphaned_hand_offs, unknown_owners } = found;
+        let Findings { chunks, needs, orphaned_hand_offs, closing, unknown_owners } = found;
         term.dirty_chunks.set(chunks);
         #[cfg(test)]
         {
@@ -189,10 +200,13 @@ impl Manager {
         for pool in context.identity.pools.clone().iter() {
             let needs: BTreeMap<_, _> =
                 needs.range(pool.first..=pool.last()).map(|(shard, at)| (*shard, *at)).collect();
-            if !needs.is_empty() {
-                self.assign(context, observed, pool, needs);
+            match pool.is_closed() {
+                _ if needs.is_empty() => {}
+                true => self.remove_owners(observed, needs),
+                false => self.assign(context, observed, pool, needs),
             }
         }
+        self.hand_off_closing(context, observed, &closing);
     }
 
     /// Gives shards of a pool new owners, each in an epoch above the given one.

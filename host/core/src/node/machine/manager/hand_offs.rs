@@ -28,6 +28,8 @@ pub(super) enum HandOffReason {
     Relocation,
     LateStart,
     Operator,
+    /// Its pool is closed: nobody gets it.
+    PoolClosed,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -97,21 +99,22 @@ impl Term {
 }
 
 impl Manager {
-    /// Starts a hand-off: writes its intent.
+    /// Starts a hand-off: writes its intent. Without a target, the shard gets whichever owner is chosen once it has
+    /// stopped, or none if its pool is closed.
     pub(super) fn begin_hand_off(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
         shard: ShardId,
         row: &Assignment,
-        target: NodeId,
+        target: impl Into<Option<NodeId>>,
         reason: HandOffReason,
     ) {
         let Some(owner) = row.owner.clone() else { return };
         let Some(term) = &mut self.term else { return };
         term.hand_offs_started += 1;
         let id = HandOffId { term: term.number, number: term.hand_offs_started };
-        let target = Some(target);
+        let target = target.into();
         let intent = Some(HandOffIntent { id, target: target.clone() });
         term.set_assignment(shard, Assignment { hand_off: intent, ..row.clone() });
         let worker = HandOffWorker {

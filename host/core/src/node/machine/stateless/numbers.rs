@@ -84,7 +84,7 @@ fn is_gone(context: &Context, observed: &ObservedCluster, member: &Member) -> bo
             && observed.lapsed(&member.node, context.mono(), context.settings.lease_margin))
 }
 
-/// Whether this node should own shards of a pool. One that is draining, or whose `EntityStore` does not respond (R9),
+/// Whether this node should own shards of a pool, which nobody does if the pool is closed. One that is draining, or whose `EntityStore` does not respond (R9),
 /// should not as long as another host can.
 fn wants_number(
     context: &Context,
@@ -94,7 +94,7 @@ fn wants_number(
     pool: &Pool,
     me: &Member,
 ) -> bool {
-    if !membership.stays() || membership.is_departing() {
+    if pool.is_closed() || !membership.stays() || membership.is_departing() {
         return false;
     }
     let is_draining = observed.node(&me.node).is_some_and(|(row, _)| row.draining);
