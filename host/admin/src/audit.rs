@@ -141,6 +141,7 @@ fn change(request: &AdminOperation) -> Option<Change> {
             .create
             .as_ref()
             .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
+        Op::PoolCopy(request) => change("pool copy", &request.from, format!("to {}", request.to)),
         Op::Namespaces(request) => match &request.set_quotas {
             Some(quotas) => change("namespace quota", &quotas.namespace, quotas_text(quotas)),
             None if request.create.is_empty() => None,

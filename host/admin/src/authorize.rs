@@ -117,9 +117,11 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
         Op::DeadLetters(request) => with_values(&request.r#type, request.values),
         Op::Export(request) => vec![OnType(ReadState, request.r#type.clone())],
         Op::Backup => vec![Everywhere(Operate), Everywhere(ReadState)],
-        Op::Drain { .. } | Op::Forget { .. } | Op::MoveShards(_) | Op::Rebalance => {
-            vec![Everywhere(Operate)]
-        }
+        Op::Drain { .. }
+        | Op::Forget { .. }
+        | Op::MoveShards(_)
+        | Op::PoolCopy(_)
+        | Op::Rebalance => vec![Everywhere(Operate)],
         Op::Cluster(request) if request.changes.is_empty() && !request.upgrade_format => {
             vec![Everywhere(View)]
         }

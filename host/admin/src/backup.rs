@@ -38,7 +38,7 @@ impl AdminService {
         Ok(answer)
     }
 
-    fn no_store(&self) -> Problem {
+    pub(super) fn no_store(&self) -> Problem {
         match &self.status.database {
             Some(database) => problem(
                 codes::NO_STORE,

@@ -30,6 +30,7 @@ mod pages;
 mod pauses;
 mod placement;
 mod policy;
+mod pool_copy;
 mod pools;
 mod rebalance;
 mod revocations;
@@ -57,7 +58,7 @@ use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::NodeId;
 use ostraca_gateway::Gateway;
 use ostraca_stats::{Stats, WorkerGauges};
-use ostraca_store::{ClusterStore, EntityStore, StoreError};
+use ostraca_store::{ClusterStore, EntityStore, MovableShards, StoreError};
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_wasm::WasmRuntime;
@@ -95,6 +96,8 @@ pub struct AdminDeps {
     pub entity_store: Arc<dyn EntityStore>,
     /// The stores of the state, if there are several; set once they are connected.
     pub ranges: Arc<OnceLock<RangedStore>>,
+    /// The store of the state, if it is one that this node opened itself; set once it is open.
+    pub movable: Arc<OnceLock<Arc<dyn MovableShards>>>,
     /// The store, if it is in this process.
     pub local_store: Option<Arc<SledStore>>,
     /// The database with the state of entities, in words; `None` if a node has it.
@@ -145,6 +148,9 @@ pub struct AdminService {
     audit_turn: tokio::sync::Mutex<()>,
     entity_store: Arc<dyn EntityStore>,
     ranges: Arc<OnceLock<RangedStore>>,
+    movable: Arc<OnceLock<Arc<dyn MovableShards>>>,
+    /// Held while this node copies a pool.
+    pool_copy_turn: Arc<tokio::sync::Mutex<()>>,
     view: watch::Receiver<Arc<ClusterView>>,
     events: Arc<EventLog>,
     control: mpsc::UnboundedSender<control::Input>,
@@ -193,6 +199,8 @@ impl AdminService {
             audit_turn: tokio::sync::Mutex::default(),
             entity_store: parts.entity_store,
             ranges: parts.ranges,
+            movable: parts.movable,
+            pool_copy_turn: Arc::default(),
             view: parts.view,
             events: parts.events,
             control: parts.control,
@@ -284,6 +292,7 @@ impl AdminService {
                 Ok(AdminOutput::ShardFigures(self.shard_figures().await))
             }
             AdminOperation::Pools(request) => self.pools(principal, request).await,
+            AdminOperation::PoolCopy(request) => self.copy_pool(request),
             AdminOperation::Namespaces(request) => self.namespaces(principal, request).await,
             AdminOperation::Policy(request) => self.policy(caller, request).await,
             AdminOperation::Audit(request) => self.audit_log(request).await,

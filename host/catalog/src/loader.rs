@@ -74,8 +74,10 @@ struct Shared {
 struct Seen {
     /// The row's revision in the store.
     at: u64,
-    /// The row to load.
+    /// The row, unless it was deleted or has not arrived after a deployment through this node.
     row: Option<StoredRow>,
+    /// Whether it is to be loaded.
+    due: bool,
     /// Whether a task is loading the type.
     working: bool,
 }
@@ -109,14 +111,33 @@ impl Loader {
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
         let observed = rows.entry(name.clone()).or_default();
-        if row.revision <= observed.at {
+        let is_known = row.revision == observed.at && observed.row.is_none();
+        if row.revision < observed.at || (row.revision == observed.at && !is_known) {
             return;
         }
         observed.at = row.revision;
         observed.row = Some(row);
-        self.shared.deps.types.loading(&name);
+        // It was deployed through this node, perhaps before its pool was copied to another one.
+        if !is_known || self.shared.has_moved(&name) {
+            self.load(&name, observed);
+        }
+    }
+
+    /// Loads types again whose entities are in another pool now, because theirs was copied to it.
+    pub fn on_pools_changed(&self) {
+        for (name, observed) in self.shared.rows().iter_mut() {
+            if observed.row.is_some() && self.shared.has_moved(name) {
+                self.load(name, observed);
+            }
+        }
+    }
+
+    /// Lets a task load the row that was observed last.
+    fn load(&self, name: &Arc<str>, observed: &mut Seen) {
+        observed.due = true;
+        self.shared.deps.types.loading(name);
         if !std::mem::replace(&mut observed.working, true) {
-            let shared = self.shared.clone();
+            let (shared, name) = (self.shared.clone(), name.clone());
             self.shared.deps.runtime.spawn(async move {
                 let stop = shared.stop.clone();
                 // Cancelling the work at any point is fine: the node is shutting down.
@@ -132,7 +153,7 @@ impl Loader {
         let mut rows = self.shared.rows();
         let observed = rows.entry((&*name).into()).or_default();
         if revision > observed.at {
-            (observed.at, observed.row) = (revision, None);
+            (observed.at, observed.row, observed.due) = (revision, None, false);
             self.shared.deps.types.remove(&name);
         }
     }
@@ -182,7 +203,7 @@ impl Loader {
         let mut rows = self.shared.rows();
         let observed = rows.entry(entry.name.clone()).or_default();
         if at >= observed.at {
-            (observed.at, observed.row) = (at, None);
+            (observed.at, observed.row, observed.due) = (at, None, false);
             self.shared.publish(entry);
         }
     }
@@ -205,6 +226,14 @@ impl Shared {
         true
     }
 
+    /// Whether a published type's entities are in another pool than when it was published.
+    fn has_moved(&self, name: &str) -> bool {
+        let pools = self.deps.pools.get();
+        self.deps.types.get(name).is_some_and(|entry| {
+            pools.home(&entry.manifest.pool).is_some_and(|pool| pool.first != entry.first_shard)
+        })
+    }
+
     /// Compiles the types with such a manifest; `None` if this node does not run them.
     fn runtime_for(&self, manifest: &Manifest) -> Option<&ostraca_wasm::WasmRuntime> {
         let pools = self.deps.pools.get();
@@ -217,7 +246,8 @@ impl Shared {
             let (row, at) = {
                 let mut rows = self.rows();
                 let Some(observed) = rows.get_mut(&name) else { return };
-                let Some(row) = observed.row.take() else {
+                let due = std::mem::take(&mut observed.due);
+                let Some(row) = observed.row.clone().filter(|_| due) else {
                     observed.working = false;
                     return;
                 };

@@ -59,7 +59,7 @@ pub struct PoolEntry {
 
 impl Extensible for PoolEntry {
     const NAME: &'static str = "PoolEntry";
-    const FIELDS: &'static [u32] = &[Self::FILL];
+    const FIELDS: &'static [u32] = &[Self::FILL, Self::GIVEN_UP];
 }
 
 /// The copy of another pool's state into a pool.
@@ -117,6 +117,8 @@ impl PoolEntry {
     /// The field with the copy of another pool into this one ([`PoolFill`]); absent if there was none. Required: a
     /// release without it would use the other pool's shards.
     const FILL: u32 = 1;
+    /// The field with the number of copies into this pool that were begun and given up; absent if there was none.
+    const GIVEN_UP: u32 = 2;
 
     /// The copy of another pool into this one, unfinished or not.
     ///
@@ -138,13 +140,27 @@ impl PoolEntry {
         set.map_err(|error| self.invalid(&error.to_string()))
     }
 
-    /// Forgets the copy of another pool into this one.
+    /// How many copies of another pool into this one were begun and given up.
     ///
     /// # Errors
     /// [`Error::InvalidRow`] if its field cannot be decoded.
-    pub fn remove_fill(&mut self) -> Result<(), Error> {
-        let taken = self.extensions.take::<PoolFill>(Self::FILL);
-        taken.map(drop).map_err(|error| self.invalid(&error.to_string()))
+    pub fn given_up(&self) -> Result<u32, Error> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        let number = self.extensions.get(Self::GIVEN_UP);
+        number.map(Option::unwrap_or_default).map_err(|error| self.invalid(&error.to_string()))
+    }
+
+    /// Gives up the copy of another pool into this one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if a field cannot be decoded, or if fields of later releases leave no space.
+    pub fn give_up_fill(&mut self) -> Result<(), Error> {
+        let given_up = self.given_up()?.saturating_add(1);
+        let taken = self.extensions.take::<PoolFill>(Self::FILL).map(drop);
+        let set = taken.and_then(|()| self.extensions.set(Self::GIVEN_UP, &given_up));
+        set.map_err(|error| self.invalid(&error.to_string()))
     }
 
     fn invalid(&self, why: &str) -> Error {
@@ -163,6 +179,7 @@ impl PoolEntry {
             role: Some(self.role.clone()).filter(|role| !role.is_empty()),
             strategy: strategy.map_err(|error| error.to_string())?,
             min_hosts: self.min_hosts,
+            given_up: self.given_up().map_err(|error| error.to_string())?,
             ..Pool::new(&self.name, self.shards, before)
         })
     }
@@ -190,9 +207,12 @@ pub fn rows_of(pools: &Pools) -> (PoolRow, PoolsRow) {
             PoolUse::Leaving(to) if *to == pool.name => Some(fill(from, PoolCopyStage::Marking)),
             _ => None,
         });
+        // An empty block has space for both.
         if let Some(fill) = fill {
-            // An empty block has space for it.
             let _ = entry.set_fill(&fill);
+        }
+        if pool.given_up > 0 {
+            let _ = entry.extensions.set(PoolEntry::GIVEN_UP, &pool.given_up);
         }
         entry
     });
@@ -288,6 +308,28 @@ mod tests {
             assert!(known.learn(&copied) && !known.learn(&pools()), "a late row changes nothing");
             let home = known.get().home(DEFAULT_POOL).map(|pool| pool.name.clone());
             assert_eq!(home.as_deref(), Some(if is_done { "plain" } else { DEFAULT_POOL }));
+        }
+    }
+
+    #[test]
+    fn r23_a_copy_that_was_given_up_opens_the_pools_again() {
+        let (first, mut row) = rows_of(&pools());
+        let first = first.pools().expect("a pool");
+        let known = KnownPools::new(pools());
+        for given_up in 1..=2 {
+            let fill =
+                PoolFill { from: DEFAULT_POOL.into(), attempt: 7, stage: PoolCopyStage::Marking };
+            row.pools[1].set_fill(&fill).expect("set");
+            let closed = row.add_to(&first).expect("pools");
+            assert!(known.learn(&closed));
+            assert_eq!(closed.closed().count(), 2);
+            row.pools[1].give_up_fill().expect("given up");
+            assert_eq!(row.pools[1].fill().expect("none"), None);
+            let open = row.add_to(&first).expect("pools");
+            assert!(known.learn(&open) && !known.learn(&closed), "a late row changes nothing");
+            assert_eq!(known.get().closed().count(), 0);
+            let (_, cached) = rows_of(&open);
+            assert_eq!(cached.pools[1].given_up().expect("a number"), given_up);
         }
     }
 

@@ -22,11 +22,11 @@ use ostraca_wire::proto::{
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NamespaceInfo,
     NamespaceQuotas, NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest,
-    PausesRequest, PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolInfo,
-    PoolsRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, Revocation,
-    RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo, ShardPause, ShardRange,
-    ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
-    Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
+    PausesRequest, PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolCopyProgress,
+    PoolCopyRequest, PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress,
+    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo,
+    ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest,
+    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -592,6 +592,30 @@ impl Client {
             Some(Response::Pools(all)) => Ok(all.pools),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// Copies the state of a pool to another one, and switches its types to that; or continues a copy that was
+    /// interrupted. The owners of the pools' shards give them up first, for which it waits at most this long. The last
+    /// progress has `end` set. Dropping the progress does not end the copy. Refused (`no-store`) by a node that does not
+    /// have the state.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`]. Unless the copy was given up before it began, nobody uses an entity of either pool until it is
+    /// continued.
+    pub async fn copy_pool(
+        &self,
+        from: &str,
+        to: &str,
+        release_timeout: Duration,
+    ) -> Result<Updates<PoolCopyProgress>, AdminError> {
+        let millis = u64::try_from(release_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.follow(Request::PoolCopy(PoolCopyRequest {
+            from: from.into(),
+            to: to.into(),
+            release_timeout_ms: millis.max(1),
+        }))
+        .await
     }
 
     /// The namespaces, after one of them is created if that is requested.

@@ -121,17 +121,18 @@ pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters,
-    DeadLettersRequest, DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun,
-    DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
+    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, CopiedType, DeadLetter,
+    DeadLetters, DeadLettersRequest, DelayedTellDetail, DeployResult, Deployment, DrainProgress,
+    DryRun, DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
     EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
     NamespaceInfo, NamespaceQuotas, NamespaceUsage, NewPool, NodeFigures, NodeInfo, NodeIssue,
     NodeState, NodeStatus, Nodes, PinInfo, PlacementInfo, PlacementRequest, PlacementState,
-    PoolInfo, PoolPlacement, Problem, RebalancePlan, RebalanceProgress, Rollout, ShardAtNode,
-    ShardFigures, ShardInfo, ShardMove, ShardPause, ShardRange, ShardState, ShardStatistics,
-    StateChange, StateKey, Status, StatusProblem, StoredEntities, SubscriptionDetail, TellDetail,
-    TimerDetail, TypePermissions, UndeployResult, WhoAmI, WorkFigures,
+    PoolCopyEnd, PoolCopyProgress, PoolCopyStep, PoolInfo, PoolPlacement, Problem, RebalancePlan,
+    RebalanceProgress, Rollout, ShardAtNode, ShardFigures, ShardInfo, ShardMove, ShardPause,
+    ShardRange, ShardState, ShardStatistics, StateChange, StateKey, Status, StatusProblem,
+    StoredEntities, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions, UndeployResult,
+    WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

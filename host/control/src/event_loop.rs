@@ -173,6 +173,7 @@ impl ControlLoop {
         match rows::decode::<PoolsRow>(row).and_then(|row| row.add_to(&known)) {
             Ok(pools) => {
                 self.deps.gateway.learn_pools(&pools);
+                self.deps.loader.on_pools_changed();
                 self.handle_event(Event::PoolsChanged(pools));
             }
             Err(error) => tracing::error!(%error, "cannot decode the cluster's pools"),

@@ -22,6 +22,7 @@
 
 mod action;
 mod flow;
+mod moved;
 mod settings;
 mod table;
 #[cfg(test)]

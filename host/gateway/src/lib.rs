@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
-use ostraca_core::pools::{DEFAULT_POOL, Pools};
+use ostraca_core::pools::{DEFAULT_POOL, PoolUse, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
 use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
@@ -165,13 +165,22 @@ impl Gateway {
         gateway
     }
 
-    /// Learns the cluster's pools, before any of their shards has a route.
+    /// Learns the cluster's pools, before any of their shards has a route. Buffered messages to entities of a pool that
+    /// was copied go to their new shards.
     pub fn learn_pools(&self, pools: &Pools) {
         if let Some(mut router) = self.router() {
             router.grow(pools.shard_count());
         }
         self.pauses.grow(pools.shard_count());
-        self.pools.learn(pools);
+        if !self.pools.learn(pools) {
+            return;
+        }
+        let types = self.types.snapshot();
+        for pool in pools.iter().filter(|pool| matches!(pool.usage, PoolUse::Left(_))) {
+            let place = |item: &PendingMessage| self.likely_shard(&types, &item.0.envelope);
+            let shards = pool.first..=pool.last();
+            self.with_router(|router, now, steps| router.move_buffered(now, shards, place, steps));
+        }
     }
 
     /// The shard of an entity, as far as this node knows its type. Otherwise the whole id is hashed, in the pool

@@ -84,9 +84,6 @@ pub enum NodeError {
         /// How many rows were to be written.
         planned: usize,
     },
-    /// A pool was not copied to another one.
-    #[error(transparent)]
-    PoolNotCopied(#[from] crate::pool_not_copied::PoolNotCopied),
     /// A copy of the stores cannot go on.
     #[error(transparent)]
     Copy(ostraca_store::transfer::CopyError),
@@ -177,7 +174,6 @@ impl NodeError {
             Self::ClusterRuns | Self::NodesRun(_) => codes::STORE_IN_USE,
             Self::RowsChanged { .. } => codes::ROW_CONFLICT,
             Self::Copy(error) => copy_code(error),
-            Self::PoolNotCopied(error) => error.code(),
             Self::Backup(error) => backup_code(error),
             Self::Catalog(error) => error.code(),
             Self::Trace(_) | Self::HealthCheck(_) => codes::INVALID_CONFIG,
@@ -282,7 +278,6 @@ impl NodeError {
             Self::InvalidValue(_)
             | Self::ClusterRuns
             | Self::Copy(_)
-            | Self::PoolNotCopied(_)
             | Self::Backup(_)
             | Self::OpenStore(_)
             | Self::OpenPostgres(_)

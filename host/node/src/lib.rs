@@ -90,8 +90,6 @@ mod health;
 pub mod init;
 pub mod node;
 mod peers;
-mod pool_copy;
-mod pool_not_copied;
 mod probe;
 mod quotas;
 mod renewal;
@@ -109,12 +107,9 @@ pub use node::{Node, NodeParts, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, policy, user_file};
 pub use ostraca_core::{assign, ids};
 pub use ostraca_health as health_check;
-pub use ostraca_store::pool_copy::{PoolCopyProgress, PoolCopyStep};
 pub use ostraca_store::{backup, transfer};
 pub use ostraca_wasm::compiler_main;
 pub use ostraca_workers::recording;
-pub use pool_copy::{CopiedPool, CopiedType, copy_pool};
-pub use pool_not_copied::PoolNotCopied;
 pub use probe::{ProbedStore, accept_database, add_databases, probe_stores};
 pub use repair::{
     Contradiction, ContradictionKind, OnWait, Remedy, RepairReport, ResetReport, repair_rows,

@@ -26,7 +26,7 @@ use futures::future::BoxFuture;
 use ostraca_config::config::Config;
 use ostraca_core::ids::ClusterId;
 use ostraca_stats::Stats;
-use ostraca_store::{ClusterStore, EntityStore};
+use ostraca_store::{ClusterStore, EntityStore, MovableShards};
 use ostraca_store_postgres::PostgresStore;
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::{BatchObserver, SledStore};
@@ -60,6 +60,8 @@ pub(crate) struct ReachedStores {
     pub(crate) entity_store: Arc<dyn EntityStore>,
     /// The stores of the state, if there are several.
     pub(crate) ranges: Option<RangedStore>,
+    /// The store of the state, if it is one that this process opened.
+    pub(crate) movable: Option<Arc<dyn MovableShards>>,
     pub(crate) cluster_info: ClusterInfo,
     /// Tasks that the stores need until the node ends: they write the witnesses.
     pub(crate) keepers: Vec<BoxFuture<'static, ()>>,
@@ -145,6 +147,7 @@ async fn of_peers(
         cluster_store: Arc::new(rows),
         entity_store: Arc::new(state),
         ranges: None,
+        movable: None,
         cluster_info,
         keepers: vec![peers.keep_witness()],
     })
@@ -209,10 +212,14 @@ async fn outside(
     opened.open(config, cluster, control).await?;
     let cluster_store = opened.rows()?;
     let cluster_info = read_cluster_info(&*cluster_store, config).await?;
-    let state: Arc<dyn EntityStore> = match (&opened.database, own) {
-        (Some(database), _) => database.clone(),
-        (None, Some(own)) => own.clone(),
-        (None, None) => {
+    let movable: Option<Arc<dyn MovableShards>> = match (&opened.database, own) {
+        (Some(database), _) => Some(database.clone()),
+        (None, Some(own)) => Some(own.clone()),
+        (None, None) => None,
+    };
+    let state: Arc<dyn EntityStore> = match &movable {
+        Some(opened) => opened.clone(),
+        None => {
             let rows = Some(cluster_store.clone());
             let peers = PeerStores::open(config, cluster, dialer, rows).await?;
             let state = peers.state().await?;
@@ -226,11 +233,25 @@ async fn outside(
         keepers.push(ranges::keep_map(ranges.clone(), cluster_store.clone()).boxed());
         let entity_store = Arc::new(ranges.clone());
         let ranges = Some(ranges);
-        return Ok(ReachedStores { cluster_store, entity_store, ranges, cluster_info, keepers });
+        return Ok(ReachedStores {
+            cluster_store,
+            entity_store,
+            ranges,
+            movable: None,
+            cluster_info,
+            keepers,
+        });
     }
     check_state_store(&*cluster_store, &state.identity()).await?;
     let keepers = std::mem::take(&mut opened.keepers);
-    Ok(ReachedStores { cluster_store, entity_store: state, ranges: None, cluster_info, keepers })
+    Ok(ReachedStores {
+        cluster_store,
+        entity_store: state,
+        ranges: None,
+        movable,
+        cluster_info,
+        keepers,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How the state of a pool is copied into the shards of another one (M1, K4, R23, R26).
 //!
-//! Both pools are in one store, and no node uses either while this runs. First, the claims of all old shards say that the
+//! Both pools are in one store, and no node may use either while this runs. First, the claims of all old shards say that the
 //! data was moved, which no epoch passes, and those of the new ones that data comes in. Then each head and record gets
 //! the shard that its entity has in the new pool; nothing else of it changes. At the end, both pools are read again and
 //! compared, type by type. Only then do the new shards get ordinary claims. The caller switches the types to the new pool
@@ -62,6 +62,8 @@ pub enum PoolCopyStage {
 pub enum PoolCopyStep {
     /// The old pool is checked.
     Checking,
+    /// The shards of both pools are given up by their owners.
+    Releasing,
     /// Claims are replaced.
     Marking,
     /// Items are copied.
@@ -126,7 +128,9 @@ pub enum PoolCopyError {
     )]
     TargetHasState(Entity),
     /// A shard is claimed by something else.
-    #[error("shard {0} was claimed meanwhile: stop all nodes, then repeat the command")]
+    #[error(
+        "shard {0} was claimed meanwhile, by a node with an old view of the cluster: repeat the command"
+    )]
     Claimed(ShardId),
     /// Another process continues the copy, or has changed the pools.
     #[error(

@@ -80,7 +80,7 @@ impl Diagnosis<'_> {
                         "the copy of the pool `{}` to `{to}` is unfinished: messages to its entities are buffered",
                         pool.name
                     ),
-                    "stop all nodes, and repeat `ostraca pool copy`",
+                    "wait until it is done; if it was interrupted, repeat `ostraca pool copy`",
                 ));
             }
             if without == 0 || self.view.shards.is_empty() || pool.is_closed() {

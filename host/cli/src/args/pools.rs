@@ -1,14 +1,16 @@
 //! Arguments of `ostraca pool`.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 
 const COPY: &str = "\
-Stop all nodes first. Each entity gets the shard that it has in the other pool; nothing else of it changes. Both pools are
-read again and compared, type by type, before the types are switched. From then on, the name of the old pool stands for
-the other one in bindings and manifests, so nothing has to be deployed again. What is left in the old pool is removed. A
-command that was interrupted is repeated: it continues. Until it is done, nobody uses an entity of either pool.";
+The types of the old pool are stopped meanwhile: messages to their entities wait for gateway.buffer-timeout, and are then
+refused as not run. Other pools work. Each entity gets the shard that it has in the other pool; nothing else of it changes.
+Both pools are read again and compared, type by type, before the types are switched. From then on, the name of the old pool
+stands for the other one in bindings and manifests, so nothing has to be deployed again. What is left in the old pool is
+removed. The node that has the store copies, and goes on if this command ends. If that node ends, repeat the command: it
+continues. Until the copy is done, nobody uses an entity of either pool.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
@@ -29,15 +31,15 @@ pub(crate) enum PoolCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = COPY)]
 pub(crate) struct CopyPool {
-    /// The configuration file of the node with the store, or of any node if both the rows and the state are outside
-    /// the nodes; or a directory with an ostraca.toml
-    pub(crate) file: PathBuf,
     /// The pool that has the state
     #[arg(value_name = "FROM")]
     pub(crate) from: String,
     /// The pool that gets it, which `ostraca pool create` has created and which has no entities
     #[arg(value_name = "TO")]
     pub(crate) to: String,
+    /// How long to wait until the hosts have given up the shards of both pools, before the copy is given up
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub(crate) release_timeout: Duration,
 }
 
 #[derive(Debug, clap::Args)]

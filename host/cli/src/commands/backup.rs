@@ -69,7 +69,7 @@ pub(crate) fn restore(global: &Global, args: &Restore) -> Result<Exit, Failure> 
 }
 
 /// Connects to the node with the store, if a node has it.
-async fn store_node(global: &Global) -> Result<Client, Failure> {
+pub(super) async fn store_node(global: &Global) -> Result<Client, Failure> {
     let client = connection::connect(global).await?;
     let nodes = client.nodes().await?.nodes;
     let has_store = |roles: &[String]| roles.iter().any(|role| role == "store");

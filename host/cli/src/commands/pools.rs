@@ -11,7 +11,7 @@ pub(crate) async fn run(global: &Global, args: &PoolArgs) -> Result<Exit, Failur
     let (create, name) = match &args.what {
         PoolCommand::List => (None, None),
         PoolCommand::Create(wanted) => (Some(new_pool(wanted)), Some(&wanted.name)),
-        PoolCommand::Copy(args) => return super::pool_copy::run(global, args),
+        PoolCommand::Copy(args) => return super::pool_copy::run(global, args).await,
     };
     let client = connection::connect(global).await?;
     let pools = connection::with_spinner("contacting the node", client.pools(create)).await?;

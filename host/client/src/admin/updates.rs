@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use ostraca_wire::framed::FrameReader;
 use ostraca_wire::proto::admin_response::Response;
-use ostraca_wire::proto::{BackupPart, DrainProgress, Events, RebalanceProgress};
+use ostraca_wire::proto::{BackupPart, DrainProgress, Events, PoolCopyProgress, RebalanceProgress};
 
 use super::AdminError;
 use super::exchange::{decode, other_question, too_early};
@@ -46,6 +46,15 @@ impl Update for BackupPart {
     fn of(response: Response) -> Option<Self> {
         match response {
             Response::Backup(part) => Some(part),
+            _ => None,
+        }
+    }
+}
+
+impl Update for PoolCopyProgress {
+    fn of(response: Response) -> Option<Self> {
+        match response {
+            Response::PoolCopy(progress) => Some(progress),
             _ => None,
         }
     }

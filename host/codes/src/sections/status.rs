@@ -57,7 +57,7 @@ section! {
         POOL_CLOSED = "pool-closed" {
             retry: Yes,
             happened: "The copy of a pool to another one is unfinished. Until it is done, nobody owns the shards of either, and messages to their entities are buffered, for at most `gateway.buffer-timeout`.",
-            help: "Stop all nodes, and repeat `ostraca pool copy`: it continues the copy.",
+            help: "Wait until it is done. If it was interrupted, repeat `ostraca pool copy`: it continues the copy.",
         }
         UNRUNNABLE_TYPE = "unrunnable-type" {
             retry: No,

@@ -1,6 +1,7 @@
 //! Unit tests of the router, one rule each; [`random`] tests interleavings.
 
 mod bounds;
+mod moved;
 mod random;
 
 use super::*;

@@ -15,6 +15,7 @@ use ostraca_core::node::{Event, Machine, NodeIdentity};
 use ostraca_core::pools::Pool;
 use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
+use ostraca_store::MovableShards;
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_trace::Tracer;
@@ -39,6 +40,8 @@ pub(super) struct NodeBuilder {
     pub(super) random_key: Arc<OnceLock<RandomKey>>,
     /// The stores of the state, once they are connected, if there are several.
     pub(super) ranges: Arc<OnceLock<RangedStore>>,
+    /// The store of the state, if it is one that this node opened itself.
+    pub(super) movable: Arc<OnceLock<Arc<dyn MovableShards>>>,
     pub(super) stats: Arc<Stats>,
     pub(super) tracer: Tracer,
     pub(super) types: TypeRegistry,
@@ -65,6 +68,7 @@ impl NodeBuilder {
             clock,
             random_key: Arc::default(),
             ranges: Arc::default(),
+            movable: Arc::default(),
             stats,
             types: TypeRegistry::default(),
             access: AccessRegistry::default(),
@@ -105,6 +109,7 @@ impl NodeBuilder {
             clock: self.clock.clone(),
             random_key: self.random_key.clone(),
             ranges: self.ranges.clone(),
+            movable: self.movable.clone(),
             stats: self.stats.clone(),
         }
     }

@@ -91,6 +91,8 @@ impl Node {
         let remembered = cache.as_ref().map(RouteCache::load).unwrap_or_default();
         let stores = match own {
             Some(LocalStore { sled, cluster_info: Some(found) }) => {
+                // Nothing else was set before.
+                let _ = basis.movable.set(sled.clone());
                 StoreHandles::from_local(sled, found)
             }
             own => {
@@ -187,6 +189,7 @@ impl Node {
             cluster_store: stores.cluster_store.clone(),
             entity_store: stores.entity_store.clone(),
             ranges: basis.ranges.clone(),
+            movable: basis.movable.clone(),
             local_store: stores.local_store.clone(),
             database: basis.config.postgres_options().map(|database| database.place()),
             rows_store: basis.config.rows_store().map(|rows| rows.place()),

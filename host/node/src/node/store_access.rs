@@ -10,7 +10,7 @@ use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
 use ostraca_core::pools::Pools;
 use ostraca_stats::Stats;
-use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
+use ostraca_store::{ClusterStore, EntityStore, MovableShards, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
@@ -107,6 +107,7 @@ pub(super) struct StoreConnector {
     pub(super) clock: Arc<ClusterClock>,
     pub(super) random_key: Arc<OnceLock<RandomKey>>,
     pub(super) ranges: Arc<OnceLock<RangedStore>>,
+    pub(super) movable: Arc<OnceLock<Arc<dyn MovableShards>>>,
     pub(super) stats: Arc<Stats>,
 }
 
@@ -122,7 +123,7 @@ impl StoreConnector {
         let limit = if pools.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
         let error = match self.connect(limit).await {
             Ok(reached) => {
-                self.note_ranges(&reached);
+                self.note_state(&reached);
                 let local_store = self.own.clone();
                 let stores = StoreHandles { local_store, ..StoreHandles::from_reached(&reached) };
                 reached.keepers.into_iter().for_each(|keeper| drop(tasks.spawn(keeper)));
@@ -142,10 +143,13 @@ impl StoreConnector {
         Ok(stores)
     }
 
-    fn note_ranges(&self, reached: &ReachedStores) {
+    fn note_state(&self, reached: &ReachedStores) {
+        // They are connected once.
         if let Some(ranges) = &reached.ranges {
-            // They are connected once.
             let _ = self.ranges.set(ranges.clone());
+        }
+        if let Some(movable) = &reached.movable {
+            let _ = self.movable.set(movable.clone());
         }
     }
 
@@ -160,7 +164,7 @@ impl StoreConnector {
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
                 Ok(reached) => {
-                    self.note_ranges(&reached);
+                    self.note_state(&reached);
                     // Before any turn can run.
                     apply_cluster_info(&reached.cluster_info, &self.clock, &self.random_key);
                     let time = reached.cluster_info.cluster_time;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ostraca_config::config::Config;
-use ostraca_store::{ClusterStore, EntityStore, MovableShards, StoreIdentity};
+use ostraca_store::{ClusterStore, EntityStore, StoreIdentity};
 use ostraca_store_sled::{Options, SledStore};
 use tokio::runtime::Handle;
 
@@ -16,8 +16,6 @@ use crate::error::NodeError;
 pub(crate) struct StoppedStores {
     pub(crate) rows: Arc<dyn ClusterStore>,
     pub(crate) state: Arc<dyn EntityStore>,
-    /// The store of the state, unless the state is divided among several.
-    pub(crate) movable: Option<Arc<dyn MovableShards>>,
     /// The store with the rows.
     pub(crate) identity: StoreIdentity,
     /// The ids of the stores that have state.
@@ -53,7 +51,6 @@ pub(crate) async fn open_stopped(config: &Config) -> Result<StoppedStores, NodeE
         return Ok(StoppedStores {
             rows: store.clone(),
             state: store.clone(),
-            movable: Some(store.clone()),
             state_stores: [identity.store_id].into(),
             identity,
             is_embedded: true,
@@ -66,11 +63,6 @@ pub(crate) async fn open_stopped(config: &Config) -> Result<StoppedStores, NodeE
     let of_rows = config.rows_store().map(|store| store.place());
     let of_database = config.postgres_options().map(|options| options.place());
     let mut state_stores = BTreeSet::new();
-    let movable: Option<Arc<dyn MovableShards>> = match (&own, &opened.database) {
-        (Some(own), _) => Some(own.clone()),
-        (None, Some(first)) if opened.further.is_empty() => Some(first.clone()),
-        (None, _) => None,
-    };
     let state: Arc<dyn EntityStore> = match (own, &opened.database) {
         (Some(own), _) => own,
         (None, Some(first)) if opened.further.is_empty() => first.clone(),
@@ -91,7 +83,6 @@ pub(crate) async fn open_stopped(config: &Config) -> Result<StoppedStores, NodeE
         place: of_rows.or(of_database).unwrap_or_default(),
         rows,
         state,
-        movable,
         state_stores,
         is_embedded: false,
     })

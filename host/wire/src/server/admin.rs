@@ -104,6 +104,8 @@ pub enum AdminOperation {
     ShardFigures,
     /// Lists the pools, perhaps after one is created.
     Pools(proto::PoolsRequest),
+    /// Copies a pool to another one.
+    PoolCopy(proto::PoolCopyRequest),
     /// Lists the namespaces, perhaps after one is created.
     Namespaces(proto::NamespacesRequest),
     /// Show or replace the policy.
@@ -191,7 +193,7 @@ pub enum AdminOutput {
     Revocations(Vec<proto::Revocation>),
     /// A type's secrets, without their values, and settings; sent in pages.
     Variables(proto::Variables),
-    /// The updates of a drain, a rebalance, events or a backup, until the sender is dropped. See [`update_channel`].
+    /// The updates of a drain, a rebalance, events, a backup or a copy of a pool, until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
 
@@ -206,6 +208,8 @@ pub enum AdminUpdate {
     Events(proto::Events),
     /// A part of a backup.
     Backup(proto::BackupPart),
+    /// Progress of a copy of a pool.
+    PoolCopy(proto::PoolCopyProgress),
 }
 
 /// Both ends of a streamed response: updates are sent as they come, and a problem ends the response. The sender is
@@ -289,6 +293,7 @@ fn operation(request: Request) -> Result<AdminOperation, Problem> {
         Request::Placement(request) => placement(request),
         Request::ShardFigures(_) => Ok(AdminOperation::ShardFigures),
         Request::Pools(request) => pools(request),
+        Request::PoolCopy(request) => pool_copy(request),
         Request::Namespaces(request) => namespaces(request),
         Request::Policy(request) => Ok(AdminOperation::Policy(request)),
         Request::Revocations(request) => revocations(request),
@@ -488,6 +493,13 @@ fn pools(request: proto::PoolsRequest) -> Result<AdminOperation, Problem> {
     Ok(AdminOperation::Pools(request))
 }
 
+fn pool_copy(request: proto::PoolCopyRequest) -> Result<AdminOperation, Problem> {
+    if [&request.from, &request.to].iter().any(|name| name.len() > SETTING) {
+        return Err(invalid_request(format!("a pool's name is longer than {SETTING} bytes")));
+    }
+    Ok(AdminOperation::PoolCopy(request))
+}
+
 fn revocations(request: proto::RevocationsRequest) -> Result<AdminOperation, Problem> {
     for subject in request.revoke.iter().chain(&request.restore) {
         if !(1..=SUBJECT).contains(&subject.len()) {
@@ -590,6 +602,7 @@ fn update(part: Option<Result<AdminUpdate, Problem>>) -> AdminResponse {
         Ok(AdminUpdate::Rebalance(progress)) => Response::Rebalance(progress),
         Ok(AdminUpdate::Events(events)) => Response::Events(events),
         Ok(AdminUpdate::Backup(part)) => Response::Backup(part),
+        Ok(AdminUpdate::PoolCopy(progress)) => Response::PoolCopy(progress),
         Err(problem) => Response::Problem(problem),
     });
     let more = !matches!(response, None | Some(Response::Problem(_)));

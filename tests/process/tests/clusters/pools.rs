@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -239,7 +240,7 @@ fn wide() -> NewPool {
 /// The command that copies the pool `default` to `wide`.
 fn copy_command(cluster: &Cluster) -> Result<std::process::Command> {
     let mut command = cluster.command_line(0)?;
-    command.args(["pool", "copy"]).arg(cluster.home(0).config()).args(["default", "wide"]);
+    command.args(["pool", "copy", "default", "wide"]);
     Ok(command)
 }
 
@@ -249,7 +250,23 @@ fn copy_pool(cluster: &Cluster) -> Result<(bool, String)> {
     Ok((output.status.success(), text.concat()))
 }
 
-/// Fills a pool, copies it while the nodes are stopped, kills the copy at several moments, and continues.
+/// Adds 1 to the counters in turn, until told to end. Returns how often each was told.
+async fn keep_adding(client: Client, ended: Arc<AtomicBool>) -> Result<Vec<u32>> {
+    let session = client.session();
+    let mut added = vec![0; COUNTERS as usize];
+    for number in (0..COUNTERS).cycle() {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        let entity = Entity::new("counter", format!("c{number}"));
+        session.send(&entity, "add", "1", &until_answered(MessageKind::Command)).await?;
+        added[number as usize] += 1;
+    }
+    client.close().await;
+    Ok(added)
+}
+
+/// Fills a pool, and copies it while commands go on. Kills the node that copies at several moments, and continues.
 async fn a_pool_is_copied() -> Result<()> {
     let roles = ["store,manager,gateway,host", "host,gateway"];
     let options = Options { proxied: false, ..Options::new("pool-copy", &roles) };
@@ -270,37 +287,36 @@ async fn a_pool_is_copied() -> Result<()> {
         });
         call(&client, MessageKind::Command, &format!("r{number}"), "set_timers", body).await?;
     }
-    let (done, why) = copy_pool(&cluster)?;
-    ensure!(!done && why.contains("store-in-use"), "while its node runs: {why}");
     client.close().await;
-    // The node with the store is the last one.
-    for node in [1, 0] {
-        cluster.term(node)?;
-    }
+    let ended = Arc::new(AtomicBool::new(false));
+    let adding = tokio::spawn(keep_adding(cluster.client(1).await?, ended.clone()));
 
-    for killed_after in [20, 60, 150, 400] {
+    for killed_after in [5, 150, 400, 900] {
         let mut command = copy_command(&cluster)?.spawn()?;
         tokio::time::sleep(Duration::from_millis(killed_after)).await;
-        // It may have ended.
-        let _ = command.kill();
+        cluster.kill_9(0)?;
         command.wait()?;
+        cluster.start_node(0)?;
     }
-    let (done, text) = copy_pool(&cluster)?;
+    let (done, text) = until("the copy is done", async || {
+        let (done, text) = copy_pool(&cluster)?;
+        Ok(done.then_some((done, text)))
+    })
+    .await?;
     ensure!(done, "{text}");
     let (done, text) = copy_pool(&cluster)?;
     ensure!(done && text.contains("before"), "repeating it changes nothing: {text}");
-
-    for node in 0..2 {
-        cluster.start_node(node)?;
-    }
     let of_wide = SHARDS + 1..=SHARDS + WIDE;
     let is_served = |view: &View| of_wide.clone().all(|shard| view.owner(shard).is_some());
     cluster.wait("the new pool is served", is_served).await?;
+    ended.store(true, Ordering::Relaxed);
+    let added = adding.await??;
     let client = cluster.client(1).await?;
     let session = client.session();
     for number in 0..COUNTERS {
         let reply = session.command(&counter(number), "add", "1").await.context("added")?;
-        ensure!(reply.body[..] == *(number + 1).to_string().as_bytes(), "c{number}: {reply:?}");
+        let sum = number + added[number as usize] + 1;
+        ensure!(reply.body[..] == *sum.to_string().as_bytes(), "c{number}: {reply:?}, not {sum}");
         let detail = client.inspect(&counter(number), false).await?;
         ensure!(of_wide.contains(&detail.shard), "c{number} is in shard {}", detail.shard);
     }

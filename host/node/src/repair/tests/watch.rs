@@ -20,7 +20,6 @@ async fn outside(lease: Duration) -> (MemoryStore, impl Fn() -> StoppedStores) {
     let stores = move || StoppedStores {
         rows: Arc::new(of.clone()),
         state: Arc::new(of.clone()),
-        movable: Some(Arc::new(of.clone())),
         identity: ClusterStore::identity(&of),
         state_stores: [STORE].into(),
         is_embedded: false,

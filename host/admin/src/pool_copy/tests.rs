@@ -9,8 +9,8 @@ use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::HashFunction;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, Head};
+use ostraca_core::rows::{Assignment, AssignmentsRow, chunk_of, index_in_chunk};
 use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
-use ostraca_store::pool_copy::{PoolCopyProgress, PoolCopyStep};
 use ostraca_store::{EntityStore, MemoryStore};
 
 use super::*;
@@ -40,8 +40,8 @@ fn entry(name: &str, shards: u32, hash: HashFunction) -> PoolEntry {
     }
 }
 
-/// The stores of a stopped cluster with three pools, and with entities of the type `counter` in `default`.
-async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
+/// The stores of a cluster with three pools, whose node has ended, with entities of the type `counter` in `default`.
+async fn ended() -> (Arc<MemoryStore>, Copying) {
     let store = Arc::new(MemoryStore::new(9, CLUSTER, "test"));
     set(&store, "cluster", &ClusterRow::new(3)).await;
     let pool =
@@ -83,15 +83,8 @@ async fn stopped() -> (Arc<MemoryStore>, StoppedStores) {
     for number in 0..20 {
         add(&store, &Entity::new("counter", format!("c{number}")), number).await;
     }
-    let stores = StoppedStores {
-        rows: store.clone(),
-        state: store.clone(),
-        movable: Some(store.clone()),
-        identity: EntityStore::identity(&*store),
-        state_stores: [9].into(),
-        is_embedded: true,
-        place: "a test".into(),
-    };
+    let release_timeout = Duration::from_millis(300);
+    let stores = Copying { rows: store.clone(), state: store.clone(), release_timeout };
     (store, stores)
 }
 
@@ -133,8 +126,8 @@ async fn add(store: &MemoryStore, entity: &Entity, number: u64) {
     assert_eq!(store.commit(vec![commit]).await, [CommitOutcome::Committed]);
 }
 
-async fn run(stores: &StoppedStores, from: &str, to: &str) -> Result<CopiedPool, NodeError> {
-    copy("n1", stores, (from, to), Instant::now(), &|_| (), &mut |_| ()).await
+async fn run(stores: &Copying, from: &str, to: &str) -> Result<proto::PoolCopyEnd, Problem> {
+    stores.run((from, to), &mut |_| ()).await
 }
 
 async fn pools_of(store: &MemoryStore) -> Pools {
@@ -162,12 +155,12 @@ async fn count(store: &MemoryStore, pool: &str) -> usize {
 
 #[tokio::test]
 async fn m1_a_copied_pool_takes_its_types_along() {
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     // A type of a namespace comes along, too.
     add(&store, &Entity::new("acme:counter", "c0"), 90).await;
     let copied = run(&stores, "default", "wide").await.expect("copied");
-    let of_type = |name: &str, entities| CopiedType {
-        name: name.into(),
+    let of_type = |name: &str, entities| proto::CopiedType {
+        r#type: name.into(),
         entities,
         records: 0,
         bytes: entities * 256,
@@ -187,38 +180,40 @@ async fn m1_a_copied_pool_takes_its_types_along() {
 
 #[tokio::test]
 async fn k4_pools_that_cannot_be_copied_are_refused() {
-    let (store, stores) = stopped().await;
-    let code = |result: Result<CopiedPool, NodeError>| result.expect_err("refused").code();
+    let (store, stores) = ended().await;
+    let code = |result: Result<proto::PoolCopyEnd, Problem>| result.expect_err("refused").code;
     for (from, to) in [("default", "none"), ("none", "wide")] {
-        assert_eq!(code(run(&stores, from, to).await), codes::UNKNOWN_POOL);
+        assert_eq!(code(run(&stores, from, to).await), codes::UNKNOWN_POOL.as_str());
     }
     for (from, to) in [("wide", "wide"), ("wide", "default")] {
-        assert_eq!(code(run(&stores, from, to).await), codes::POOL_NOT_COPIED);
+        assert_eq!(code(run(&stores, from, to).await), codes::POOL_NOT_COPIED.as_str());
     }
     set(&store, &rows::type_key("counter"), &type_row(Some(&rollout()))).await;
-    let refused = run(&stores, "default", "wide").await.expect_err("refused").to_string();
+    let refused = run(&stores, "default", "wide").await.expect_err("refused").message;
     assert!(refused.contains("`counter` is being rolled out"), "{refused}");
     set(&store, &rows::type_key("counter"), &type_row(None)).await;
-    let divided = StoppedStores { movable: None, ..stopped().await.1 };
-    assert_eq!(code(run(&divided, "default", "wide").await), codes::POOL_NOT_COPIED);
     // Nothing was begun by any of these.
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
     run(&stores, "default", "wide").await.expect("copied");
     for (from, to) in [("default", "other"), ("other", "wide")] {
-        assert_eq!(code(run(&stores, from, to).await), codes::POOL_NOT_COPIED, "{from} to {to}");
+        assert_eq!(
+            code(run(&stores, from, to).await),
+            codes::POOL_NOT_COPIED.as_str(),
+            "{from} to {to}"
+        );
     }
 }
 
 #[tokio::test]
 async fn r23_an_unfinished_copy_closes_both_pools() {
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     // A type without a binding is found before anything is begun.
     add(&store, &Entity::new("stranger", "s"), 99).await;
     let refused = run(&stores, "default", "wide").await.expect_err("refused");
-    assert!(refused.to_string().contains("`stranger`"), "{refused}");
+    assert!(refused.message.contains("`stranger`"), "{refused:?}");
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
 
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     let (mut row, _, _) = read_pools(&*store).await.expect("pools");
     let stage = PoolCopyStage::Marking;
     let fill = PoolFill { from: "default".into(), attempt: 5, stage };
@@ -229,7 +224,7 @@ async fn r23_an_unfinished_copy_closes_both_pools() {
     assert_eq!(["default", "wide", "other"].map(is_closed), [true, true, false]);
     for (from, to) in [("default", "other"), ("wide", "other"), ("other", "wide")] {
         let refused = run(&stores, from, to).await.expect_err("refused");
-        assert_eq!(refused.code(), codes::POOL_NOT_COPIED, "{from} to {to}");
+        assert_eq!(refused.code, codes::POOL_NOT_COPIED.as_str(), "{from} to {to}");
     }
     let copied = run(&stores, "default", "wide").await.expect("continued");
     assert_eq!(copied.types[0].entities, 20);
@@ -254,16 +249,15 @@ fn once_after(
 
 #[tokio::test]
 async fn r23_an_overtaken_copy_sets_no_stage_back() {
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     let overtaking = || {
         let other = run(&stores, "default", "wide").now_or_never().expect("nothing is awaited");
         assert!(!other.expect("copied").was_done);
     };
     let mut on_progress = once_after(PoolCopyStep::ReadingNew, overtaking);
     let names = ("default", "wide");
-    let late = copy("n1", &stores, names, Instant::now(), &|_| (), &mut on_progress).await;
-    let late = late.expect_err("overtaken");
-    assert_eq!(late.code(), codes::STORE_IN_USE, "{late}");
+    let late = stores.run(names, &mut on_progress).await.expect_err("overtaken");
+    assert!(late.message.contains("another process"), "{late:?}");
     assert!(run(&stores, "default", "wide").await.expect("nothing to do").was_done);
     assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 20));
 }
@@ -282,8 +276,8 @@ fn rollout() -> StoredRollout {
 
 #[tokio::test]
 async fn r24_what_changes_before_the_first_claim_is_seen() {
-    let (store, stores) = stopped().await;
-    // A node that was started during the first check begins a rollout.
+    let (store, stores) = ended().await;
+    // A rollout begins during the first check.
     let began = || {
         let row = type_row(Some(&rollout()));
         let setting = async { set(&store, &rows::type_key("counter"), &row).await };
@@ -291,9 +285,8 @@ async fn r24_what_changes_before_the_first_claim_is_seen() {
     };
     let mut on_progress = once_after(PoolCopyStep::Checking, began);
     let names = ("default", "wide");
-    let refused = copy("n1", &stores, names, Instant::now(), &|_| (), &mut on_progress).await;
-    let refused = refused.expect_err("refused").to_string();
-    assert!(refused.contains("`counter` is being rolled out"), "{refused}");
+    let refused = stores.run(names, &mut on_progress).await.expect_err("refused").message;
+    assert!(refused.contains("`counter` is being rolled out"), "{refused:?}");
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()), "nothing has changed");
     set(&store, &rows::type_key("counter"), &type_row(None)).await;
     run(&stores, "default", "wide").await.expect("copied");
@@ -301,14 +294,14 @@ async fn r24_what_changes_before_the_first_claim_is_seen() {
 
 #[tokio::test]
 async fn r23_a_copy_that_cannot_begin_is_given_up() {
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     let (mut row, _, _) = read_pools(&*store).await.expect("pools");
     let fill = PoolFill { from: "default".into(), attempt: 5, stage: PoolCopyStage::Marking };
     row.pools[0].set_fill(&fill).expect("it fits");
     set(&store, POOLS, &row).await;
     add(&store, &Entity::new("stranger", "s"), 99).await;
     let refused = run(&stores, "default", "wide").await.expect_err("refused");
-    assert!(refused.to_string().contains("`stranger`"), "{refused}");
+    assert!(refused.message.contains("`stranger`"), "{refused:?}");
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
 
     // Once a claim says that data was moved, the copy can only be continued.
@@ -325,12 +318,100 @@ async fn r23_a_copy_that_cannot_begin_is_given_up() {
 
 #[tokio::test]
 async fn r5_state_in_stores_that_are_not_named_is_not_left() {
-    let (store, stores) = stopped().await;
+    let (store, stores) = ended().await;
     let range = |first_shard, store_id| rows::StoreRange { first_shard, store_id };
     let ranges = vec![range(0, 9), range(3, 10)];
     let row = rows::StoresRow { ranges, extensions: Extensions::default() };
     set(&store, &rows::stores_key(), &row).await;
     let refused = run(&stores, "default", "wide").await.expect_err("refused");
-    assert_eq!(refused.code(), codes::UNKNOWN_STORE, "{refused}");
+    assert!(refused.message.contains("several databases"), "{refused:?}");
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
+}
+
+/// Lets the node own these shards, and be live or not.
+async fn own(store: &MemoryStore, shards: &[u32], status: NodeStatus, renewals: u64) {
+    let node = RowKey::Node("n1".into());
+    let found = store.get(&rows::key_text(&node)).await.expect("a store").expect("a row");
+    let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
+        panic!("another row");
+    };
+    put(store, &node, Some(at), Row::Node(NodeRow { status, renewals, ..row })).await;
+    let mut assignments = vec![Assignment::default(); 15];
+    for shard in shards {
+        let row = &mut assignments[index_in_chunk(ShardId(*shard))];
+        (row.owner, row.epoch) = (Some(member()), Epoch(3));
+    }
+    let chunk = RowKey::Assignments(chunk_of(ShardId(1)));
+    let at = store.get(&rows::key_text(&chunk)).await.expect("a store").map(|row| row.revision);
+    let row = AssignmentsRow { assignments, ..AssignmentsRow::default() };
+    put(store, &chunk, at, Row::Assignments(row)).await;
+}
+
+async fn put(store: &MemoryStore, key: &RowKey, expected: Option<u64>, row: Row) {
+    let value = Some(rows::encode_row(&row).expect("encoded"));
+    let cas = ostraca_store::CompareAndSet { key: rows::key_text(key), expected, value };
+    store.compare_and_set(cas).await.expect("written");
+}
+
+#[tokio::test]
+async fn r23_a_copy_waits_until_owners_give_up_their_shards() {
+    let (store, stores) = ended().await;
+    // Shards 14 and 15 belong to neither pool.
+    own(&store, &[1, 7, 14, 15], NodeStatus::Live, 1).await;
+    let refused = run(&stores, "default", "wide").await.expect_err("two shards are owned");
+    assert!(refused.message.contains("n1 owns 2"), "{refused:?}");
+    assert!(refused.message.contains("`--release-timeout`"), "{refused:?}");
+    assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()), "both are as before");
+    assert_eq!(count(&store, "default").await, 20);
+
+    let copying = run(&stores, "default", "wide");
+    let giving_up = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert_eq!(count(&store, "wide").await, 0, "before, nothing is copied");
+        own(&store, &[14, 15], NodeStatus::Live, 2).await;
+    };
+    let (copied, ()) = tokio::join!(copying, giving_up);
+    assert_eq!(copied.expect("copied").types[0].entities, 20);
+}
+
+#[tokio::test]
+async fn r8_an_owner_that_does_not_renew_is_not_waited_for() {
+    let (store, stores) = ended().await;
+    let settings = ClusterSettings {
+        lease: Duration::from_millis(400),
+        lease_margin: Duration::from_millis(100),
+        ..ClusterSettings::default()
+    };
+    set(&store, SETTINGS, &SettingsRow::new(&settings, 2, None)).await;
+    own(&store, &[1], NodeStatus::Live, 1).await;
+    let stores = Copying { release_timeout: Duration::from_secs(20), ..stores };
+    let began = std::time::Instant::now();
+    run(&stores, "default", "wide").await.expect("copied");
+    // The row says that its lease lasts 3,000 ms, which is longer than the setting.
+    assert!(began.elapsed() >= Duration::from_millis(3_100), "{:?}", began.elapsed());
+
+    let (store, stores) = ended().await;
+    own(&store, &[1, 7], NodeStatus::Dead, 1).await;
+    run(&stores, "default", "wide").await.expect("a dead node owns nothing");
+}
+
+#[tokio::test]
+async fn r8_a_late_owner_keeps_the_types_from_the_switch() {
+    let (store, stores) = ended().await;
+    // A manager that has not seen the closed pools gives a shard to the node, once the claims were made.
+    let assigned = || {
+        let owning = own(&store, &[7], NodeStatus::Live, 5);
+        owning.now_or_never().expect("nothing is awaited");
+    };
+    let mut on_progress = once_after(PoolCopyStep::ReadingNew, assigned);
+    let copying = stores.run(("default", "wide"), &mut on_progress);
+    let giving_up = async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let pools = pools_of(&store).await;
+        assert!(pools.get("wide").expect("a pool").is_closed(), "the owner might answer queries");
+        own(&store, &[], NodeStatus::Live, 6).await;
+    };
+    let (copied, ()) = tokio::join!(copying, giving_up);
+    copied.expect("copied");
+    assert!(!pools_of(&store).await.home("default").expect("a pool").is_closed());
 }

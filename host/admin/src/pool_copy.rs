@@ -1,0 +1,363 @@
+//! Copies the state of a pool to another one while the cluster runs, with only the types of the pool stopped (K4, M1, R23).
+//!
+//! The row `pools` says how far the copy is: its entry of the new pool names the old one and the stage. From the first
+//! stage on, nobody may own the shards of either pool, so their owners give them up; then the state is copied. The change
+//! to the last stage is the switch: from it on, the old pool's name stands for the new pool, in bindings and in manifests
+//! of every revision.
+//!
+//! The claims of a copy fence every owner, so that a node with an old view of the cluster commits nothing. What it could
+//! do is answer queries from memory. So the copy waits twice until the rows name no live owner: before its first claim,
+//! and before the switch, since no shard can be claimed in between.
+
+mod failure;
+mod owners;
+mod stage_log;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use ostraca_catalog::pool::{PoolFill, PoolsRow, path};
+use ostraca_catalog::rows::{self, BindingRow, POOLS, StoresRow, TypeRow};
+use ostraca_codes::codes;
+use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::pools::{DEFAULT_POOL, Pool, PoolUse, Pools};
+use ostraca_core::rows::{Member, Row, RowKey};
+use ostraca_store::pool_copy::{
+    OnPoolCopy, PoolCopy, PoolCopyProgress, PoolCopyStage, PoolCopyStep, PoolSummary,
+};
+use ostraca_store::transfer::ItemKind;
+use ostraca_store::{ClusterStore, MovableShards};
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{self, Problem};
+use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
+
+use super::AdminService;
+use failure::CopyFailure;
+use owners::Owners;
+use stage_log::StageLog;
+
+/// How long a copy waits for the owners of the pools' shards to give them up, unless the request says otherwise.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(300);
+
+impl AdminService {
+    /// Starts a copy of a pool, or continues one. It goes on if the client goes away.
+    pub(super) fn copy_pool(
+        &self,
+        request: proto::PoolCopyRequest,
+    ) -> Result<AdminOutput, Problem> {
+        let state = self.movable.get().cloned().ok_or_else(|| self.state_is_elsewhere())?;
+        let turn = self.pool_copy_turn.clone().try_lock_owned().map_err(|_| {
+            let text = "this node is copying a pool already";
+            let help =
+                "wait until `ostraca pool list` shows that it is done, then repeat the command";
+            problem(codes::POOL_NOT_COPIED, text, help)
+        })?;
+        let copying = Copying {
+            rows: self.deployer.cluster_store.clone(),
+            state,
+            release_timeout: match request.release_timeout_ms {
+                0 => RELEASE_TIMEOUT,
+                millis => Duration::from_millis(millis),
+            },
+        };
+        let (updates, answer) = update_channel();
+        tokio::spawn(async move {
+            let _turn = turn;
+            let (from, to) = (request.from, request.to);
+            // The next progress replaces one that a slow client has not read.
+            let mut on_progress =
+                |now| drop(updates.try_send(Ok(AdminUpdate::PoolCopy(progress(now)))));
+            let copied = copying.run((&from, &to), &mut on_progress).await;
+            if let Err(error) = &copied {
+                tracing::warn!(from, to, error = error.message, "a pool was not copied");
+            }
+            let end = |end| {
+                let end = Some(end);
+                AdminUpdate::PoolCopy(proto::PoolCopyProgress { end, ..Default::default() })
+            };
+            // The client may have gone.
+            let _ = updates.send(copied.map(end)).await;
+        });
+        Ok(answer)
+    }
+
+    fn state_is_elsewhere(&self) -> Problem {
+        if self.ranges.get().is_some() {
+            let text = "the state of this cluster is in several databases";
+            return problem(
+                codes::POOL_NOT_COPIED,
+                text,
+                "this release copies pools only within one",
+            );
+        }
+        self.no_store()
+    }
+}
+
+fn progress(now: PoolCopyProgress) -> proto::PoolCopyProgress {
+    let PoolCopyProgress { step, shards, all_shards, items, bytes } = now;
+    let step = match step {
+        PoolCopyStep::Checking => proto::PoolCopyStep::Checking,
+        PoolCopyStep::Releasing => proto::PoolCopyStep::Releasing,
+        PoolCopyStep::Marking => proto::PoolCopyStep::Marking,
+        PoolCopyStep::Copying => proto::PoolCopyStep::Copying,
+        PoolCopyStep::ReadingOld => proto::PoolCopyStep::ReadingOld,
+        PoolCopyStep::ReadingNew => proto::PoolCopyStep::ReadingNew,
+        PoolCopyStep::Finishing => proto::PoolCopyStep::Finishing,
+        PoolCopyStep::Removing => proto::PoolCopyStep::Removing,
+    };
+    proto::PoolCopyProgress { step: step.into(), shards, all_shards, items, bytes, end: None }
+}
+
+/// The stores of a cluster in which a pool is copied.
+struct Copying {
+    rows: Arc<dyn ClusterStore>,
+    state: Arc<dyn MovableShards>,
+    /// How long the owners of shards have to give them up before the copy is given up.
+    release_timeout: Duration,
+}
+
+impl Copying {
+    /// Copies the state of all entities of the pool `from` into the shards of the pool `to`, compares both, lets the types
+    /// of the first pool be in the second one, and removes what is left in the first. Continues an interrupted copy.
+    async fn run(
+        &self,
+        names: (&str, &str),
+        on_progress: &mut OnPoolCopy<'_>,
+    ) -> Result<proto::PoolCopyEnd, Problem> {
+        self.copy(names, on_progress).await.map_err(CopyFailure::into_problem)
+    }
+
+    async fn copy(
+        &self,
+        (from, to): (&str, &str),
+        on_progress: &mut OnPoolCopy<'_>,
+    ) -> Result<proto::PoolCopyEnd, CopyFailure> {
+        self.check_stores().await?;
+        let (row, revision, pools) = read_pools(&*self.rows).await?;
+        let fill = check_pools(&row, &pools, from, to)?;
+        let Some((old, new)) = pools.get(from).zip(pools.get(to)) else {
+            return Err(CopyFailure::refused("the pools changed meanwhile"));
+        };
+        let is_new = fill.is_none();
+        let fill = fill.unwrap_or_else(|| PoolFill {
+            from: from.into(),
+            attempt: rand::random(),
+            stage: PoolCopyStage::Marking,
+        });
+        let was_done = fill.stage == PoolCopyStage::Done;
+        let keys = shard_keys(&*self.rows, &pools, from).await?;
+        if is_new {
+            check_rollouts(&*self.rows, keys.keys()).await?;
+        }
+        let places = |entity: &Entity| {
+            let key = keys.get(&*entity.entity_type)?.shard_key(&entity.id);
+            Some((old.shard_of(key), new.shard_of(key)))
+        };
+        let of = |pool: &Pool| {
+            let all = (pool.first.0..=pool.last().0).map(ShardId);
+            all.map(|shard| path(&pools, shard)).collect::<Vec<_>>()
+        };
+        let copy = PoolCopy {
+            store: &*self.state,
+            from: of(old),
+            to: of(new),
+            places: &places,
+            claimant: claimant(&*self.rows).await?,
+            attempt: fill.attempt,
+        };
+        if is_new {
+            copy.check(on_progress).await?;
+        }
+        let log = StageLog::new(self.rows.clone(), to, fill.clone(), revision);
+        if !was_done {
+            log.clone().save(fill.stage).await?;
+        }
+        let owners = || Owners::new(self.rows.clone(), [old.clone(), new.clone()]);
+        if fill.stage == PoolCopyStage::Marking {
+            // Until the nodes knew that both pools are closed, anything could change.
+            let checked = async {
+                owners().released(Some(self.release_timeout), on_progress).await?;
+                check_rollouts(&*self.rows, keys.keys()).await?;
+                copy.check(on_progress).await?;
+                Ok(())
+            };
+            if let Err(error) = checked.await {
+                give_up(&copy, &log, is_new, &error).await;
+                return Err(error);
+            }
+        }
+        let save = |stage| {
+            let (log, owners) = (log.clone(), owners());
+            async move {
+                if stage == PoolCopyStage::Done {
+                    owners
+                        .released(None, &mut |_| ())
+                        .await
+                        .map_err(CopyFailure::into_copy_error)?;
+                }
+                log.save(stage).await
+            }
+            .boxed()
+        };
+        let copied = copy.run(fill.stage, &save, on_progress).await?;
+        Ok(proto::PoolCopyEnd { types: types(&copied), role: new.host_role(), was_done })
+    }
+
+    /// Checks that the rows name no other store with state (R5).
+    async fn check_stores(&self) -> Result<(), CopyFailure> {
+        let row = rows::read::<StoresRow>(&*self.rows, &rows::stores_key()).await?;
+        let map = row.map(|(row, _)| row.map()).transpose()?;
+        let own = self.state.identity().store_id;
+        if map.is_some_and(|map| map.stores().any(|store| store != own)) {
+            return Err(CopyFailure::refused(
+                "the state of this cluster is in several databases: this release copies pools only within one",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn types(copied: &PoolSummary) -> Vec<proto::CopiedType> {
+    let of_type = copied.iter().map(|(name, summary)| proto::CopiedType {
+        r#type: name.to_string(),
+        entities: summary.of(ItemKind::Heads).count,
+        records: summary.of(ItemKind::Records).count,
+        bytes: summary.total().1,
+    });
+    of_type.collect()
+}
+
+/// Gives up a copy that has made no claim yet, after this error, so that both pools can be used again. If that fails, the
+/// copy can be continued, as after any other error.
+async fn give_up(copy: &PoolCopy<'_>, log: &StageLog, is_new: bool, error: &CopyFailure) {
+    // An earlier process may have made claims, or still be about to.
+    let given_up = match is_new {
+        true => Ok(true),
+        false if error.is_permanent() => copy.give_up().await,
+        false => Ok(false),
+    };
+    let removed = match given_up {
+        Ok(true) => log.remove().await.map(|()| true),
+        other => other,
+    };
+    match removed {
+        Ok(true) => tracing::info!("the copy was given up, and nothing has changed"),
+        Ok(false) => {}
+        Err(why) => tracing::warn!(error = %why, "the copy was not given up"),
+    }
+}
+
+/// The row of the pools, its revision, and the pools.
+async fn read_pools(store: &dyn ClusterStore) -> Result<(PoolsRow, u64, Pools), CopyFailure> {
+    let first = rows::read::<rows::PoolRow>(store, &rows::pool_key()).await?;
+    let Some((first, _)) = first else {
+        return Err(CopyFailure::refused(
+            "the rows do not say which pools there are: see `ostraca repair`",
+        ));
+    };
+    let Some((row, revision)) = rows::read::<PoolsRow>(store, POOLS).await? else {
+        return Err(CopyFailure::refused(
+            "the cluster has only the pool `default`: create another one with `ostraca pool create`",
+        ));
+    };
+    let pools = row.add_to(&first.pools()?)?;
+    Ok((row, revision, pools))
+}
+
+/// Checks that one pool can be copied to the other. Returns how far that is, if it has begun.
+fn check_pools(
+    row: &PoolsRow,
+    pools: &Pools,
+    from: &str,
+    to: &str,
+) -> Result<Option<PoolFill>, CopyFailure> {
+    let refused = |why: String| Err(CopyFailure::refused(why));
+    for name in [from, to] {
+        if pools.get(name).is_none() {
+            return Err(CopyFailure::Refused(Box::new(super::pools::unknown_pool(pools, name))));
+        }
+    }
+    if from == to {
+        return refused(
+            "the pools are the same: create another one with `ostraca pool create`".into(),
+        );
+    }
+    let usage = |name| pools.get(name).map(|pool| pool.usage.clone()).unwrap_or_default();
+    let fill = row.pools.iter().find(|entry| entry.name == to).map(|entry| entry.fill());
+    let fill = fill.transpose()?.flatten();
+    match (usage(from), usage(to), fill) {
+        (PoolUse::Leaving(target) | PoolUse::Left(target), _, fill) if target == to => Ok(fill),
+        (PoolUse::Left(target), ..) => {
+            refused(format!("the pool `{from}` was copied to `{target}`: copy from there"))
+        }
+        (PoolUse::Leaving(target), ..) => {
+            refused(format!("the pool `{from}` is being copied to `{target}`: finish that first"))
+        }
+        (PoolUse::Filling(source), ..) => {
+            refused(format!("the pool `{source}` is being copied to `{from}`: finish that first"))
+        }
+        (PoolUse::Open, PoolUse::Open, None) if to != DEFAULT_POOL => Ok(None),
+        _ => refused(format!(
+            "the pool `{to}` was in use before: create another one with `ostraca pool create`"
+        )),
+    }
+}
+
+/// The shard keys of the types whose entities the pool has.
+async fn shard_keys(
+    store: &dyn ClusterStore,
+    pools: &Pools,
+    from: &str,
+) -> Result<BTreeMap<String, ShardKeyRule>, CopyFailure> {
+    let mut keys = BTreeMap::new();
+    for stored in store.list(rows::BINDINGS).await?.0 {
+        let Some(name) = rows::binding_type(&stored.key) else { continue };
+        let bound: BindingRow = rows::decode(&stored)?;
+        // The copy itself decides when the pool's name stands for the other one.
+        let home = match pools.get(from) {
+            Some(pool) if bound.pool == pool.name => Some(pool),
+            _ => pools.home(&bound.pool),
+        };
+        if home.is_some_and(|pool| pool.name == from) {
+            keys.insert(name.into_owned(), bound.shard_key);
+        }
+    }
+    Ok(keys)
+}
+
+/// Checks that none of the types is being rolled out: a shard of the new pool may not run the revision that an entity's
+/// shard in the old pool runs already (R24).
+async fn check_rollouts(
+    store: &dyn ClusterStore,
+    names: impl Iterator<Item = &String>,
+) -> Result<(), CopyFailure> {
+    for name in names {
+        let row = rows::read::<TypeRow>(store, &rows::type_key(name)).await?;
+        let rollout = row.map(|(row, _)| row.rollout()).transpose();
+        let damaged = |error: ostraca_core::codec::CodecError| {
+            CopyFailure::refused(format!("the row of the type `{name}` cannot be read: {error}"))
+        };
+        if rollout.map_err(damaged)?.flatten().is_some() {
+            return Err(CopyFailure::refused(format!(
+                "the type `{name}` is being rolled out: finish or abort that first"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A node of the cluster, in whose name shards are claimed that nobody has claimed yet.
+async fn claimant(store: &dyn ClusterStore) -> Result<Member, CopyFailure> {
+    for stored in store.list("nodes/").await?.0 {
+        if let Some((RowKey::Node(node), Row::Node(row), _)) = rows::decode_row(&stored)? {
+            return Ok(Member { node, incarnation: row.incarnation });
+        }
+    }
+    Err(CopyFailure::refused("no node has ever run, so there is nothing to copy"))
+}
