@@ -41,6 +41,20 @@ impl HttpReply {
     }
 }
 
+/// Who calls methods of entities by POST.
+pub trait CallsEntities {
+    /// Calls a method of an entity.
+    ///
+    /// # Errors
+    /// If there is no answer; the call may have run.
+    fn call(
+        &mut self,
+        call: (&str, &str, &str),
+        body: String,
+        key: Option<&str>,
+    ) -> impl Future<Output = Result<HttpReply>> + Send;
+}
+
 /// A caller with a token.
 #[derive(Debug)]
 pub struct HttpCaller {
@@ -67,11 +81,29 @@ impl HttpCaller {
         }
     }
 
-    /// Calls an entity's method by POST.
-    ///
-    /// # Errors
-    /// If there is no answer; the call may have run.
-    pub async fn call(
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<HttpReply> {
+        let usable = self.connection.take().filter(|connection| !connection.is_closed());
+        let mut connection = match usable {
+            Some(connection) => connection,
+            None => {
+                let stream = TcpStream::connect(self.address).await?;
+                stream.set_nodelay(true)?;
+                let (connection, task) = handshake(TokioIo::new(stream)).await?;
+                // It ends with its connection; requests report why.
+                tokio::spawn(task);
+                connection
+            }
+        };
+        connection.ready().await?;
+        let (head, body) = connection.send_request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        self.connection = Some(connection);
+        Ok(HttpReply { status: head.status, headers: head.headers, body })
+    }
+}
+
+impl CallsEntities for HttpCaller {
+    async fn call(
         &mut self,
         (entity_type, id, method): (&str, &str, &str),
         body: String,
@@ -92,26 +124,6 @@ impl HttpCaller {
             self.connection = None;
         }
         answered
-    }
-
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<HttpReply> {
-        let usable = self.connection.take().filter(|connection| !connection.is_closed());
-        let mut connection = match usable {
-            Some(connection) => connection,
-            None => {
-                let stream = TcpStream::connect(self.address).await?;
-                stream.set_nodelay(true)?;
-                let (connection, task) = handshake(TokioIo::new(stream)).await?;
-                // It ends with its connection; requests report why.
-                tokio::spawn(task);
-                connection
-            }
-        };
-        connection.ready().await?;
-        let (head, body) = connection.send_request(request).await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        self.connection = Some(connection);
-        Ok(HttpReply { status: head.status, headers: head.headers, body })
     }
 }
 

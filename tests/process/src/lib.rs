@@ -20,6 +20,7 @@ pub mod echo;
 pub mod guest_calls;
 pub mod history;
 pub mod http;
+pub mod http3;
 pub mod image;
 pub mod io_recorder;
 pub mod languages;

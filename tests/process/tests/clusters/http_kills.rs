@@ -13,7 +13,7 @@ use ostraca_client::Client;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, TIMEOUT};
 use ostraca_process_tests::guest_calls::until;
-use ostraca_process_tests::http::{HttpCaller, HttpReply, web_token};
+use ostraca_process_tests::http::{CallsEntities, HttpCaller, HttpReply, web_token};
 use ostraca_process_tests::node_dir::deploy_example;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, TIMEOUT};
-use ostraca_process_tests::http::{HttpCaller, web_token};
+use ostraca_process_tests::http::{CallsEntities, HttpCaller, web_token};
 use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_test_servers::prometheus::Prometheus;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! P17: calls over HTTP, compared with those of the Rust client over QUIC, on the same node in the same run. Each caller
-//! has a connection of HTTP/1.1 and one call in flight; to the node, each call is a caller of its own. `HOT_SECONDS=n` is
+//! P17: calls over HTTP/1.1 and HTTP/3, compared with those of the Rust client over QUIC, on the same node in the same run. Each caller
+//! has a connection and one call in flight; to the node, each call is a caller of its own. `HOT_SECONDS=n` is
 //! the duration of the last loop, all of whose callers call one entity.
 
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use ostraca_client::Client;
-use ostraca_process_tests::http::{HttpCaller, web_token};
+use ostraca_process_tests::http::{CallsEntities, HttpCaller, web_token};
+use ostraca_process_tests::http3::Http3Caller;
 use ostraca_process_tests::load::{LoadResult, Next, histogram};
 use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::{NodeDir, NodeProcess};
@@ -24,6 +25,8 @@ const SLOWER: f64 = 1.5;
 const SHARE: f64 = 0.4;
 /// Calls a second to one entity that callers without sessions must get through.
 const HOT: f64 = 5_000.0;
+/// The name in the certificate of HTTP/3.
+const HOST: &str = "api.example.com";
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let home = NodeDir::init("bench-http")?;
@@ -73,13 +76,47 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     bench.line("P17 hot p99", (p99, "us"), None, None, &settings);
     client.close().await;
     node.stop()?;
+    over_http3(bench, quic_p50, quic.rate()).await
+}
+
+/// The same over HTTP/3, on a node with TLS, compared with what was measured over QUIC before.
+async fn over_http3(bench: &mut Bench, quic_p50: f64, quic_rate: f64) -> Result<()> {
+    let home = NodeDir::init("bench-http3")?;
+    let made = rcgen::generate_simple_self_signed([HOST.to_owned()])?;
+    let (certificate, key) = (home.dir().join("https.pem"), home.dir().join("https.key"));
+    std::fs::write(&certificate, made.cert.pem())?;
+    std::fs::write(&key, made.signing_key.serialize_pem())?;
+    let listen = format!("127.0.0.1:{}", free_port());
+    home.set(&format!(
+        "[http]\nlisten = {listen:?}\nhosts = [{HOST:?}]\ncertificate = {certificate:?}\nkey = {key:?}"
+    ))?;
+    let node = NodeProcess::start(&home)?;
+    let client = Client::connect(home.profile(node.address)?).await?;
+    deploy_example(&client, "counter").await?;
+    let token = web_token(&client, &home).await?;
+    let (address, at) = (listen.parse()?, (HOST, made.cert.der()));
+    let settings = "over HTTP/3, 1 entity, 1 caller";
+    let one = vec![Http3Caller::connect(address, at, &token).await?];
+    let result = loaded(bench, &node, one, named("one", 1), false, settings).await?;
+    let p50 = micros(result.percentile(50.0));
+    bench.line("P17 HTTP/3 p50", (p50, "us"), None, Some(p50 / quic_p50), settings);
+    let settings = format!("over HTTP/3, {ENTITIES} entities, {IN_FLIGHT} callers");
+    let mut all = Vec::new();
+    for _ in 0..IN_FLIGHT {
+        all.push(Http3Caller::connect(address, at, &token).await?);
+    }
+    let result = loaded(bench, &node, all, named("many", ENTITIES), false, &settings).await?;
+    let rate = result.rate();
+    bench.line("P17 HTTP/3 rate", (rate, "/s"), None, Some(rate / quic_rate), &settings);
+    client.close().await;
+    node.stop()?;
     Ok(())
 }
 
-async fn loaded(
+async fn loaded<C: CallsEntities + Send + 'static>(
     bench: &mut Bench,
     node: &NodeProcess,
-    callers: Vec<HttpCaller>,
+    callers: Vec<C>,
     next: Arc<Next>,
     keyed: bool,
     settings: &str,
@@ -91,8 +128,8 @@ async fn loaded(
 }
 
 /// Each caller sends one call after the other until `until`; every one must be answered with a result.
-async fn http_loop(
-    callers: Vec<HttpCaller>,
+async fn http_loop<C: CallsEntities + Send + 'static>(
+    callers: Vec<C>,
     until: Instant,
     next: Arc<Next>,
     keyed: bool,
