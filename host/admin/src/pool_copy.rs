@@ -28,7 +28,7 @@ use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::pools::{DEFAULT_POOL, Pool, PoolUse, Pools};
 use ostraca_core::rows::{Member, Row, RowKey};
 use ostraca_store::pool_copy::{
-    OnPoolCopy, PoolCopy, PoolCopyProgress, PoolCopyStage, PoolCopyStep, PoolSummary,
+    OnPoolCopy, Places, PoolCopy, PoolCopyProgress, PoolCopyStage, PoolCopyStep, PoolSummary,
 };
 use ostraca_store::transfer::ItemKind;
 use ostraca_store::{ClusterStore, MovableShards};
@@ -135,55 +135,60 @@ impl Copying {
 
     async fn copy(
         &self,
-        (from, to): (&str, &str),
+        names: (&str, &str),
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, CopyFailure> {
         self.check_stores().await?;
-        let (row, revision, pools) = read_pools(&*self.rows).await?;
-        let fill = check_pools(&row, &pools, from, to)?;
-        let Some((old, new)) = pools.get(from).zip(pools.get(to)) else {
-            return Err(CopyFailure::refused("the pools changed meanwhile"));
+        let is_new = self.begin(names, on_progress).await?;
+        self.proceed(names, is_new, on_progress).await
+    }
+
+    /// Closes the pools, if they can be copied and no copy of them has begun. Returns whether it has done that.
+    async fn begin(
+        &self,
+        names: (&str, &str),
+        on_progress: &mut OnPoolCopy<'_>,
+    ) -> Result<bool, CopyFailure> {
+        let found = Found::read(&*self.rows, names).await?;
+        if found.fill.is_some() {
+            return Ok(false);
+        }
+        let (from, attempt) = (names.0.to_owned(), rand::random());
+        check_rollouts(&*self.rows, found.keys.keys()).await?;
+        let places = |entity: &Entity| found.place(entity);
+        found.copy(&*self.state, &places, attempt).check(on_progress).await?;
+        let fill = PoolFill { from, attempt, stage: PoolCopyStage::Marking };
+        let stage = fill.stage;
+        StageLog::new(self.rows.clone(), names.1, fill, found.revision).save(stage).await?;
+        Ok(true)
+    }
+
+    /// Copies pools that are closed.
+    async fn proceed(
+        &self,
+        names: (&str, &str),
+        is_new: bool,
+        on_progress: &mut OnPoolCopy<'_>,
+    ) -> Result<proto::PoolCopyEnd, CopyFailure> {
+        // Types may have been deployed until the pools were closed.
+        let found = Found::read(&*self.rows, names).await?;
+        let Some(fill) = found.fill.clone() else {
+            return Err(CopyFailure::refused("another process has given the copy up meanwhile"));
         };
-        let is_new = fill.is_none();
-        let fill = fill.unwrap_or_else(|| PoolFill {
-            from: from.into(),
-            attempt: rand::random(),
-            stage: PoolCopyStage::Marking,
-        });
         let was_done = fill.stage == PoolCopyStage::Done;
-        let keys = shard_keys(&*self.rows, &pools, from).await?;
-        if is_new {
-            check_rollouts(&*self.rows, keys.keys()).await?;
-        }
-        let places = |entity: &Entity| {
-            let key = keys.get(&*entity.entity_type)?.shard_key(&entity.id);
-            Some((old.shard_of(key), new.shard_of(key)))
-        };
-        let of = |pool: &Pool| {
-            let all = (pool.first.0..=pool.last().0).map(ShardId);
-            all.map(|shard| path(&pools, shard)).collect::<Vec<_>>()
-        };
-        let copy = PoolCopy {
-            store: &*self.state,
-            from: of(old),
-            to: of(new),
-            places: &places,
-            claimant: claimant(&*self.rows).await?,
-            attempt: fill.attempt,
-        };
-        if is_new {
-            copy.check(on_progress).await?;
-        }
-        let log = StageLog::new(self.rows.clone(), to, fill.clone(), revision);
+        let places = |entity: &Entity| found.place(entity);
+        let copy = found.copy(&*self.state, &places, fill.attempt);
+        let log = StageLog::new(self.rows.clone(), names.1, fill.clone(), found.revision);
         if !was_done {
+            // From now on, no other process continues it.
             log.clone().save(fill.stage).await?;
         }
-        let owners = || Owners::new(self.rows.clone(), [old.clone(), new.clone()]);
+        let owners = || Owners::new(self.rows.clone(), [found.old.clone(), found.new.clone()]);
         if fill.stage == PoolCopyStage::Marking {
             // Until the nodes knew that both pools are closed, anything could change.
             let checked = async {
                 owners().released(Some(self.release_timeout), on_progress).await?;
-                check_rollouts(&*self.rows, keys.keys()).await?;
+                check_rollouts(&*self.rows, found.keys.keys()).await?;
                 copy.check(on_progress).await?;
                 Ok(())
             };
@@ -206,7 +211,7 @@ impl Copying {
             .boxed()
         };
         let copied = copy.run(fill.stage, &save, on_progress).await?;
-        Ok(proto::PoolCopyEnd { types: types(&copied), role: new.host_role(), was_done })
+        Ok(proto::PoolCopyEnd { types: types(&copied), role: found.new.host_role(), was_done })
     }
 
     /// Checks that the rows name no other store with state (R5).
@@ -250,6 +255,54 @@ async fn give_up(copy: &PoolCopy<'_>, log: &StageLog, is_new: bool, error: &Copy
         Ok(true) => tracing::info!("the copy was given up, and nothing has changed"),
         Ok(false) => {}
         Err(why) => tracing::warn!(error = %why, "the copy was not given up"),
+    }
+}
+
+/// What the rows say about a copy.
+struct Found {
+    pools: Pools,
+    /// The revision of the row of the pools.
+    revision: u64,
+    old: Pool,
+    new: Pool,
+    /// How far the copy is, if it has begun.
+    fill: Option<PoolFill>,
+    /// The shard keys of the types whose entities the old pool has.
+    keys: BTreeMap<String, ShardKeyRule>,
+    claimant: Member,
+}
+
+impl Found {
+    /// Reads the rows, and checks that one pool can be copied to the other.
+    async fn read(store: &dyn ClusterStore, (from, to): (&str, &str)) -> Result<Self, CopyFailure> {
+        let (row, revision, pools) = read_pools(store).await?;
+        let fill = check_pools(&row, &pools, from, to)?;
+        let Some((old, new)) = pools.get(from).cloned().zip(pools.get(to).cloned()) else {
+            return Err(CopyFailure::refused("the pools changed meanwhile"));
+        };
+        let keys = shard_keys(store, &pools, from).await?;
+        let claimant = claimant(store).await?;
+        Ok(Self { pools, revision, old, new, fill, keys, claimant })
+    }
+
+    /// The shard of an entity in the old pool and in the new one.
+    fn place(&self, entity: &Entity) -> Option<(ShardId, ShardId)> {
+        let key = self.keys.get(&*entity.entity_type)?.shard_key(&entity.id);
+        Some((self.old.shard_of(key), self.new.shard_of(key)))
+    }
+
+    fn copy<'a>(
+        &'a self,
+        store: &'a dyn MovableShards,
+        places: &'a Places<'a>,
+        attempt: u64,
+    ) -> PoolCopy<'a> {
+        let of = |pool: &Pool| {
+            let all = (pool.first.0..=pool.last().0).map(ShardId);
+            all.map(|shard| path(&self.pools, shard)).collect()
+        };
+        let (from, to) = (of(&self.old), of(&self.new));
+        PoolCopy { store, from, to, places, claimant: self.claimant.clone(), attempt }
     }
 }
 

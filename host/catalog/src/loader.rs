@@ -126,7 +126,8 @@ impl Loader {
     /// Loads types again whose entities are in another pool now, because theirs was copied to it.
     pub fn on_pools_changed(&self) {
         for (name, observed) in self.shared.rows().iter_mut() {
-            if observed.row.is_some() && self.shared.has_moved(name) {
+            // A task may have looked at the former pools.
+            if observed.row.is_some() && (observed.working || self.shared.has_moved(name)) {
                 self.load(name, observed);
             }
         }

@@ -117,6 +117,14 @@ fn requests_about_the_cluster() {
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
         (Request::Pools(PoolsRequest { create }), "b201120a100a016e10021a01682201722a01733006"),
         (
+            Request::PoolCopy(PoolCopyRequest {
+                from: "a".into(),
+                to: "b".into(),
+                release_timeout_ms: 7,
+            }),
+            "c201080a01611201621807",
+        ),
+        (
             Request::Placement(placement),
             "ba011a0a050803120161120a0a01701201611a0201001a050804120162",
         ),
@@ -263,6 +271,7 @@ fn responses_about_the_cluster() {
         target_node: "t".into(),
         pool: "p".into(),
     };
+    let copied = CopiedType { r#type: "t".into(), entities: 1, records: 2, bytes: 3 };
     let pool = PoolInfo {
         name: "n".into(),
         first_shard: 2,
@@ -460,6 +469,17 @@ fn responses_about_the_cluster() {
             Response::Pools(Pools { pools: vec![pool] }),
             "0801b201250a230a016e100218032201682a017232017338074008480950\
              0a5a01626201746801720166",
+        ),
+        (
+            Response::PoolCopy(PoolCopyProgress {
+                step: PoolCopyStep::Copying.into(),
+                shards: 1,
+                all_shards: 2,
+                items: 3,
+                bytes: 4,
+                end: Some(PoolCopyEnd { types: vec![copied], role: "r".into(), was_done: true }),
+            }),
+            "0801c2011c0804100118022003280432100a090a01741001180220031201721801",
         ),
         (
             Response::Placement(PlacementState {

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use ostraca_wire::proto::{
     ActivateRequest, ClusterConfigRequest, ClusterSetting, MoveShardsRequest, NamespacesRequest,
-    NewPool, PlacementRequest, PolicyRequest, PoolsRequest, RevocationsRequest, Rollout,
-    ShardAtNode, ShardRange, UndeployRequest, Variable, VariableKind, VariableName,
+    NewPool, PlacementRequest, PolicyRequest, PoolCopyRequest, PoolsRequest, RevocationsRequest,
+    Rollout, ShardAtNode, ShardRange, UndeployRequest, Variable, VariableKind, VariableName,
     VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
@@ -59,6 +59,7 @@ fn each_change_says_what_it_concerns_and_how() {
     let removed = VariableName { kind: VariableKind::Setting.into(), name: "greeting".into() };
     let remove_setting =
         VariablesRequest { r#type: cart(), remove: Some(removed), ..Default::default() };
+    let copy = PoolCopyRequest { from: "a".into(), to: "b".into(), release_timeout_ms: 1 };
     let new_pool = Some(NewPool { name: "orders".into(), shards: 8, ..Default::default() });
     for (request, expected) in [
         (upload(false, false), "deploy|cart|component abababababababab"),
@@ -80,6 +81,7 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::RebalancePlan, "nothing"),
         (Op::Pools(PoolsRequest::default()), "nothing"),
         (Op::Pools(PoolsRequest { create: new_pool }), "pool create|orders|8 shards"),
+        (Op::PoolCopy(copy), "pool copy|a|to b"),
         (Op::Namespaces(NamespacesRequest::default()), "nothing"),
         (
             Op::Namespaces(NamespacesRequest { create: "acme".into(), set_quotas: None }),

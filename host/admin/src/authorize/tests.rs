@@ -3,8 +3,9 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    NamespaceQuotas, NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolsRequest,
-    RevocationsRequest, ShardAtNode, ShardsRequest, UndeployRequest, Variable, VariablesRequest,
+    NamespaceQuotas, NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolCopyRequest,
+    PoolsRequest, RevocationsRequest, ShardAtNode, ShardsRequest, UndeployRequest, Variable,
+    VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
 
@@ -157,6 +158,7 @@ fn each_request_is_for_exactly_these_roles() {
             AdminOperation::Pools(PoolsRequest { create: Some(NewPool::default()) }),
             "on",
         ),
+        ("a copy of a pool", AdminOperation::PoolCopy(PoolCopyRequest::default()), "on"),
         ("namespaces", AdminOperation::Namespaces(NamespacesRequest::default()), "odvn"),
         (
             "a new namespace",

@@ -393,6 +393,17 @@ async fn r8_an_owner_that_does_not_renew_is_not_waited_for() {
     let (store, stores) = ended().await;
     own(&store, &[1, 7], NodeStatus::Dead, 1).await;
     run(&stores, "default", "wide").await.expect("a dead node owns nothing");
+
+    let (store, stores) = ended().await;
+    own(&store, &[1, 7], NodeStatus::Live, 1).await;
+    let key = RowKey::Node("n1".into());
+    let found = store.get(&rows::key_text(&key)).await.expect("a store").expect("a row");
+    let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
+        panic!("another row");
+    };
+    let incarnation = Incarnation { counter: 2, nonce: 8 };
+    put(&store, &key, Some(at), Row::Node(NodeRow { incarnation, ..row })).await;
+    run(&stores, "default", "wide").await.expect("the owner's incarnation has ended");
 }
 
 #[tokio::test]

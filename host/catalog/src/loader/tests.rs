@@ -130,6 +130,51 @@ async fn k39_a_host_loads_a_type_only_once_it_knows_its_pool() {
     assert_eq!(types.broken().len(), 1, "this node compiles it");
 }
 
+/// The pool `elsewhere` is copied to a new one, which this node hosts.
+fn copied(pools: &KnownPools) -> Pools {
+    let mut all = (*pools.get()).clone();
+    all.add(Pool::new("later", 8, &all)).expect("a pool");
+    all.set_copied("elsewhere", "later", true).expect("two pools");
+    all
+}
+
+#[tokio::test]
+async fn m1_the_types_of_a_copied_pool_are_loaded_again() {
+    let Bench { types, loader, store, pools, .. } = bench(true);
+    let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    loader.on_row_changed(row_of_pool(1, "moving", 1, digest, "elsewhere"));
+    assert_eq!(types.wait_for_revision("moving", 1, LONG).await, Ok(()));
+    assert!(pools.learn(&copied(&pools)));
+    loader.on_pools_changed();
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!(types.broken().len(), 1, "this node compiles it now");
+
+    let Bench { types, loader, pools, .. } = bench(false);
+    let entry = |name: &str| types.get(name).expect("known").first_shard;
+    loader.on_row_changed(row_of_pool(1, "moving", 1, [0; 32], "elsewhere"));
+    loader.on_row_changed(row(2, "staying", 1, [0; 32]));
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!((entry("moving"), entry("staying")), (ShardId(9), ShardId(1)));
+    assert!(pools.learn(&copied(&pools)));
+    loader.on_pools_changed();
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!((entry("moving"), entry("staying")), (ShardId(17), ShardId(1)));
+}
+
+#[tokio::test]
+async fn m1_a_type_deployed_here_is_loaded_again_after_a_copy() {
+    let Bench { types, loader, pools, .. } = bench(false);
+    let stored = row_of_pool(4, "moving", 1, [0; 32], "elsewhere");
+    let (deployed, manifest) = parse(&stored).expect("a row");
+    loader.on_deployed(4, to_deployed_type(&deployed, manifest, None));
+    assert!(pools.learn(&copied(&pools)));
+    loader.on_pools_changed();
+    assert_eq!(types.get("moving").expect("known").first_shard, ShardId(9), "its row is not here");
+    loader.on_row_changed(stored);
+    assert!(types.wait_until_loaded(LONG).await);
+    assert_eq!(types.get("moving").expect("known").first_shard, ShardId(17));
+}
+
 #[tokio::test]
 async fn invalid_type_rows_and_components_are_shown_as_broken() {
     let Bench { types, loader, store, .. } = bench(true);

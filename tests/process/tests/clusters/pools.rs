@@ -291,10 +291,13 @@ async fn a_pool_is_copied() -> Result<()> {
     let ended = Arc::new(AtomicBool::new(false));
     let adding = tokio::spawn(keep_adding(cluster.client(1).await?, ended.clone()));
 
-    for killed_after in [5, 150, 400, 900] {
+    for (ended_after, is_killed) in [(5, true), (150, true), (300, false), (600, true)] {
         let mut command = copy_command(&cluster)?.spawn()?;
-        tokio::time::sleep(Duration::from_millis(killed_after)).await;
-        cluster.kill_9(0)?;
+        tokio::time::sleep(Duration::from_millis(ended_after)).await;
+        match is_killed {
+            true => cluster.kill_9(0)?,
+            false => cluster.term(0)?,
+        }
         command.wait()?;
         cluster.start_node(0)?;
     }

@@ -341,3 +341,12 @@ fn r23_the_owner_of_a_closing_shard_may_have_ended() {
         assert!(named.iter().all(|it| it.node == owner("b") && strategy.is_some()), "{named:?}");
     }
 }
+
+#[test]
+fn r23_a_host_stops_closed_shards_before_its_number_is_free() {
+    let (mut cluster, pools) = closed_while_it_runs(Some(BuiltinStrategy::Stateless));
+    cluster.node("a").cut = true;
+    learn(&mut cluster, &["a"], &pools);
+    let of_orders = cluster.node("a").owns.keys().filter(|shard| shard.0 > SHARDS).count();
+    assert_eq!(of_orders, 0, "it does not wait for the store");
+}
