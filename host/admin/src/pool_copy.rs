@@ -67,7 +67,6 @@ impl AdminService {
         };
         let (updates, answer) = update_channel();
         tokio::spawn(async move {
-            let _turn = turn;
             let (from, to) = (request.from, request.to);
             // The next progress replaces one that a slow client has not read.
             let mut on_progress =
@@ -80,6 +79,7 @@ impl AdminService {
                 let end = Some(end);
                 AdminUpdate::PoolCopy(proto::PoolCopyProgress { end, ..Default::default() })
             };
+            drop(turn);
             // The client may have gone.
             let _ = updates.send(copied.map(end)).await;
         });
@@ -118,7 +118,7 @@ fn progress(now: PoolCopyProgress) -> proto::PoolCopyProgress {
 struct Copying {
     rows: Arc<dyn ClusterStore>,
     state: Arc<dyn MovableShards>,
-    /// How long the owners of shards have to give them up before the copy is given up.
+    /// How long the owners of shards have to give them up.
     release_timeout: Duration,
 }
 
@@ -130,7 +130,20 @@ impl Copying {
         names: (&str, &str),
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, Problem> {
-        self.copy(names, on_progress).await.map_err(CopyFailure::into_problem)
+        let failed = match self.copy(names, on_progress).await {
+            Ok(end) => return Ok(end),
+            Err(error) => error.into_problem(),
+        };
+        // Whether the copy was given up, or has begun at all, may not be known from the error.
+        let is_closed = match Found::read(&*self.rows, names).await {
+            Ok(found) => found.old.is_closed() && found.new.is_closed(),
+            Err(_) => return Err(failed),
+        };
+        let now = match is_closed {
+            true => "both pools stay closed until the command is repeated and the copy is done",
+            false => "nothing has changed",
+        };
+        Err(Problem { message: format!("{}; {now}", failed.message), ..failed })
     }
 
     async fn copy(
@@ -139,19 +152,20 @@ impl Copying {
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, CopyFailure> {
         self.check_stores().await?;
-        let is_new = self.begin(names, on_progress).await?;
-        self.proceed(names, is_new, on_progress).await
+        let begun = self.begin(names, on_progress).await?;
+        self.proceed(names, begun, on_progress).await
     }
 
-    /// Closes the pools, if they can be copied and no copy of them has begun. Returns whether it has done that.
+    /// Closes the pools, if they can be copied and no copy of them has begun. Returns the revision of their row if it has
+    /// done that.
     async fn begin(
         &self,
         names: (&str, &str),
         on_progress: &mut OnPoolCopy<'_>,
-    ) -> Result<bool, CopyFailure> {
+    ) -> Result<Option<u64>, CopyFailure> {
         let found = Found::read(&*self.rows, names).await?;
         if found.fill.is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         let (from, attempt) = (names.0.to_owned(), rand::random());
         check_rollouts(&*self.rows, found.keys.keys()).await?;
@@ -159,15 +173,16 @@ impl Copying {
         found.copy(&*self.state, &places, attempt).check(on_progress).await?;
         let fill = PoolFill { from, attempt, stage: PoolCopyStage::Marking };
         let stage = fill.stage;
-        StageLog::new(self.rows.clone(), names.1, fill, found.revision).save(stage).await?;
-        Ok(true)
+        let log = StageLog::new(self.rows.clone(), names.1, fill, found.revision);
+        log.clone().save(stage).await?;
+        Ok(Some(log.revision()))
     }
 
-    /// Copies pools that are closed.
+    /// Copies pools that are closed. `begun` is the revision of their row if this call has closed them.
     async fn proceed(
         &self,
         names: (&str, &str),
-        is_new: bool,
+        begun: Option<u64>,
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, CopyFailure> {
         // Types may have been deployed until the pools were closed.
@@ -176,6 +191,8 @@ impl Copying {
             return Err(CopyFailure::refused("another process has given the copy up meanwhile"));
         };
         let was_done = fill.stage == PoolCopyStage::Done;
+        // Otherwise, another process has continued the copy since, and may be making its claims.
+        let is_new = begun == Some(found.revision);
         let places = |entity: &Entity| found.place(entity);
         let copy = found.copy(&*self.state, &places, fill.attempt);
         let log = StageLog::new(self.rows.clone(), names.1, fill.clone(), found.revision);
@@ -187,7 +204,7 @@ impl Copying {
         if fill.stage == PoolCopyStage::Marking {
             // Until the nodes knew that both pools are closed, anything could change.
             let checked = async {
-                owners().released(Some(self.release_timeout), on_progress).await?;
+                owners().released(self.release_timeout, on_progress).await?;
                 check_rollouts(&*self.rows, found.keys.keys()).await?;
                 copy.check(on_progress).await?;
                 Ok(())
@@ -198,13 +215,11 @@ impl Copying {
             }
         }
         let save = |stage| {
-            let (log, owners) = (log.clone(), owners());
+            let (log, owners, limit) = (log.clone(), owners(), self.release_timeout);
             async move {
                 if stage == PoolCopyStage::Done {
-                    owners
-                        .released(None, &mut |_| ())
-                        .await
-                        .map_err(CopyFailure::into_copy_error)?;
+                    let released = owners.released(limit, &mut |_| ()).await;
+                    released.map_err(CopyFailure::into_copy_error)?;
                 }
                 log.save(stage).await
             }

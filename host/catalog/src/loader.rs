@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostraca_config::Manifest;
-use ostraca_core::pools::Pool;
+use ostraca_core::pools::{Pool, Pools};
 use ostraca_store::{EntityStore, StoredRow};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -198,14 +198,19 @@ impl Loader {
     /// Publishes a type that was just deployed here, whose row has the store revision `at`, unless a newer row
     /// was observed.
     pub fn on_deployed(&self, at: u64, mut entry: DeployedType) {
-        if self.shared.runtime_for(&entry.manifest).is_none() {
+        let pools = self.shared.deps.pools.get();
+        if self.shared.runtime_for(&pools, &entry.manifest).is_none() {
             entry.program = None;
         }
         let mut rows = self.shared.rows();
         let observed = rows.entry(entry.name.clone()).or_default();
         if at >= observed.at {
-            (observed.at, observed.row, observed.due) = (at, None, false);
-            self.shared.publish(entry);
+            // A row that has arrived already is kept.
+            if at > observed.at {
+                (observed.at, observed.row) = (at, None);
+            }
+            observed.due = false;
+            self.shared.publish(&pools, entry);
         }
     }
 }
@@ -236,8 +241,11 @@ impl Shared {
     }
 
     /// Compiles the types with such a manifest; `None` if this node does not run them.
-    fn runtime_for(&self, manifest: &Manifest) -> Option<&ostraca_wasm::WasmRuntime> {
-        let pools = self.deps.pools.get();
+    fn runtime_for(
+        &self,
+        pools: &Pools,
+        manifest: &Manifest,
+    ) -> Option<&ostraca_wasm::WasmRuntime> {
         let pool = pools.home(&manifest.pool)?;
         self.deps.wasm.as_ref().filter(|_| (self.deps.hosts_pool)(pool))
     }
@@ -275,13 +283,16 @@ impl Shared {
         if !self.pool_is_known(name, at, &manifest).await {
             return Loaded::Outdated;
         }
-        let Some(wasm) = self.runtime_for(&manifest) else {
-            return self.publish_if_current(at, to_deployed_type(&deployed, manifest, None));
+        // The same for all that follows: if they change meanwhile, the row is loaded again.
+        let pools = self.deps.pools.get();
+        let Some(wasm) = self.runtime_for(&pools, &manifest) else {
+            let entry = to_deployed_type(&deployed, manifest, None);
+            return self.publish_if_current(at, &pools, entry);
         };
         if let Some((program, earlier)) = self.compiled(&deployed, &manifest) {
             let mut entry = to_deployed_type(&deployed, manifest, Some(program));
             entry.earlier = earlier;
-            return self.publish_if_current(at, entry);
+            return self.publish_if_current(at, &pools, entry);
         }
         let mut pause = PAUSES.0;
         let mut compilations = 0;
@@ -294,7 +305,7 @@ impl Shared {
                     let earlier = self.compile_earlier(wasm, &deployed, &manifest).await;
                     let mut entry = to_deployed_type(&deployed, manifest, Some(program));
                     entry.earlier = earlier;
-                    return self.publish_if_current(at, entry);
+                    return self.publish_if_current(at, &pools, entry);
                 }
                 Err(Failed::Permanent(why)) => return Loaded::Broken(deployed.revision, why),
                 Err(Failed::CompilerExited(why)) => {
@@ -388,20 +399,20 @@ impl Shared {
         })
     }
 
-    fn publish_if_current(&self, at: u64, entry: DeployedType) -> Loaded {
+    fn publish_if_current(&self, at: u64, pools: &Pools, entry: DeployedType) -> Loaded {
         let rows = self.rows();
         if rows.get(&entry.name).is_none_or(|observed| observed.at != at) {
             return Loaded::Outdated;
         }
         // Done under the lock: a deploy must not be overtaken by the revision that it replaces.
-        self.publish(entry);
+        self.publish(pools, entry);
         drop(rows);
         Loaded::Shown
     }
 
     /// Workers learn of a type before messages for it are released.
-    fn publish(&self, mut entry: DeployedType) {
-        if let Some(pool) = self.deps.pools.get().home(&entry.manifest.pool) {
+    fn publish(&self, pools: &Pools, mut entry: DeployedType) {
+        if let Some(pool) = pools.home(&entry.manifest.pool) {
             entry.first_shard = pool.first;
         }
         let entry = Arc::new(entry);

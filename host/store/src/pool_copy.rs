@@ -132,6 +132,16 @@ pub enum PoolCopyError {
         "shard {0} was claimed meanwhile, by a node with an old view of the cluster: repeat the command"
     )]
     Claimed(ShardId),
+    /// Live nodes own shards of the pools, which they should have given up: who, and how many.
+    #[error(
+        "{owners} of the pools' shards: they were not given up within {limit_ms} ms (`--release-timeout`)"
+    )]
+    Owned {
+        /// The owners, in words.
+        owners: String,
+        /// How long the copy has waited.
+        limit_ms: u64,
+    },
     /// Another process continues the copy, or has changed the pools.
     #[error(
         "another process has changed the pools meanwhile, perhaps the same command: wait until it has ended, then \

@@ -10,7 +10,7 @@ use ostraca_core::ids::NodeId;
 use ostraca_core::pools::Pool;
 use ostraca_core::rows::{Member, NodeRow, NodeStatus, Row, RowKey, shard_at};
 use ostraca_store::ClusterStore;
-use ostraca_store::pool_copy::{OnPoolCopy, PoolCopyProgress, PoolCopyStep};
+use ostraca_store::pool_copy::{OnPoolCopy, PoolCopyError, PoolCopyProgress, PoolCopyStep};
 use tokio::time::sleep;
 
 use super::failure::CopyFailure;
@@ -35,10 +35,10 @@ impl Owners {
     /// not live: its own lease has lapsed (R8).
     ///
     /// # Errors
-    /// After `limit`, a refusal that names the owners; and the errors of the rows.
+    /// After `limit`, [`PoolCopyError::Owned`]; and the errors of the rows.
     pub(super) async fn released(
         mut self,
-        limit: Option<Duration>,
+        limit: Duration,
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<(), CopyFailure> {
         let began = Instant::now();
@@ -56,14 +56,11 @@ impl Owners {
             if owners.is_empty() {
                 return Ok(());
             }
-            if let Some(limit) = limit.filter(|limit| began.elapsed() >= *limit) {
-                let named: Vec<_> =
-                    owners.iter().map(|(node, shards)| format!("{node} owns {shards}")).collect();
-                return Err(CopyFailure::refused(format!(
-                    "the shards of the pools were not given up within {} ms (`--release-timeout`): {}; the copy was given up",
-                    limit.as_millis(),
-                    named.join(", ")
-                )));
+            if began.elapsed() >= limit {
+                let named = owners.iter().map(|(node, shards)| format!("{node} owns {shards}"));
+                let owners = named.collect::<Vec<_>>().join(", ");
+                let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+                return Err(PoolCopyError::Owned { owners, limit_ms }.into());
             }
             sleep(PAUSE).await;
         }
@@ -73,9 +70,11 @@ impl Owners {
     async fn read(&mut self) -> Result<BTreeMap<NodeId, u32>, CopyFailure> {
         // In this order: a node that owns a shard was registered before.
         let assigned = self.assigned().await?;
-        let nodes = self.nodes().await?;
         let settings = rows::read::<SettingsRow>(&*self.rows, SETTINGS).await?;
         let settings = settings.map_or_else(ClusterSettings::default, |(row, _)| row.settings());
+        // The answer may be late: it proves nothing about the time after the question.
+        let asked = Instant::now();
+        let nodes = self.nodes().await?;
         let mut owners = BTreeMap::new();
         for owner in assigned {
             let Some((row, at)) = nodes.get(&owner.node) else { continue };
@@ -86,7 +85,7 @@ impl Owners {
                 *seen = (*at, Instant::now());
             }
             let is_live = row.status == NodeStatus::Live && row.incarnation == owner.incarnation;
-            if is_live && seen.1.elapsed() < lease {
+            if is_live && asked.saturating_duration_since(seen.1) < lease {
                 *owners.entry(owner.node).or_default() += 1;
             }
         }

@@ -31,6 +31,11 @@ impl StageLog {
         Self { rows, to: to.into(), fill, revision: Arc::new(revision.into()) }
     }
 
+    /// The revision of the row as this process wrote it last.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
     pub(super) async fn save(self, stage: PoolCopyStage) -> Result<(), PoolCopyError> {
         self.write(Some(stage)).await
     }

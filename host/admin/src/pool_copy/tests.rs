@@ -407,8 +407,60 @@ async fn r8_an_owner_that_does_not_renew_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn r8_an_owner_that_renews_is_waited_for() {
+    let (store, stores) = ended().await;
+    let settings = ClusterSettings {
+        lease: Duration::from_millis(100),
+        lease_margin: Duration::from_millis(100),
+        ..ClusterSettings::default()
+    };
+    set(&store, SETTINGS, &SettingsRow::new(&settings, 2, None)).await;
+    own(&store, &[1], NodeStatus::Live, 1).await;
+    let stores = Copying { release_timeout: Duration::from_millis(1_500), ..stores };
+    let key = RowKey::Node("n1".into());
+    let renewing = async {
+        for renewals in 0.. {
+            let found = store.get(&rows::key_text(&key)).await.expect("a store").expect("a row");
+            let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
+                panic!("another row");
+            };
+            put(&store, &key, Some(at), Row::Node(NodeRow { lease: 100, renewals, ..row })).await;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    };
+    let refused = tokio::select! {
+        copied = run(&stores, "default", "wide") => copied.expect_err("a node owns a shard"),
+        () = renewing => panic!("it renews without end"),
+    };
+    assert!(refused.message.contains("n1 owns 1 of"), "{refused:?}");
+    assert!(refused.message.ends_with("; nothing has changed"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn r23_a_copy_that_another_one_continued_is_not_given_up() {
+    let (store, stores) = ended().await;
+    let names = ("default", "wide");
+    let begun = stores.begin(names, &mut |_| ()).await.expect("begun");
+    // Another process continues the copy and makes a claim; then the check fails.
+    let (row, _, pools) = read_pools(&*store).await.expect("pools");
+    set(&store, POOLS, &row).await;
+    let fill = row.pools[0].fill().expect("a row").expect("a copy");
+    let shards = vec![path(&pools, ShardId(1))];
+    let current = store.current_claims(shards).await.expect("claims").remove(0).expect("a claim");
+    let placement = ostraca_core::records::Placement { store_id: fill.attempt.into(), version: 1 };
+    let moved = current.moved_to(placement).expect("it fits");
+    assert_eq!(store.claim(vec![moved]).await, [ClaimOutcome::Granted]);
+    add(&store, &Entity::new("stranger", "s"), 99).await;
+    stores.proceed(names, begun, &mut |_| ()).await.expect_err("a type is not known");
+    assert!(pools_of(&store).await.get("default").expect("a pool").is_closed());
+    let refused = run(&stores, "default", "wide").await.expect_err("as before");
+    assert!(refused.message.contains("both pools stay closed"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn r8_a_late_owner_keeps_the_types_from_the_switch() {
     let (store, stores) = ended().await;
+    let stores = Copying { release_timeout: Duration::from_secs(20), ..stores };
     // A manager that has not seen the closed pools gives a shard to the node, once the claims were made.
     let assigned = || {
         let owning = own(&store, &[7], NodeStatus::Live, 5);
