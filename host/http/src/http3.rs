@@ -272,7 +272,8 @@ impl Serving {
         let (request, mut stream) = resolved.resolve().await?;
         if !Sessions::is_asked_for(&request) {
             let (sender, receiver) = stream.split();
-            let request = request.map(|()| Body::new(Received { stream: receiver, ended: false }));
+            let request = request
+                .map(|()| Body::new(Received { stream: receiver, ended: false, waits: false }));
             let Ok(response) = self.router.clone().oneshot(request).await;
             send(sender, response).await?;
             return Ok(None);
@@ -330,9 +331,21 @@ async fn send<S: h3::quic::SendStream<Bytes>>(
 }
 
 /// The body of a request.
-struct Received<S> {
+struct Received<S: RecvStream> {
     stream: RequestStream<S, Bytes>,
     ended: bool,
+    /// Whether it waits for data: the library has no stream to stop then.
+    waits: bool,
+}
+
+/// A response may be complete before its request is. The client must know that this is no error: otherwise, a browser
+/// that is still sending drops the response (RFC 9114, section 4.1).
+impl<S: RecvStream> Drop for Received<S> {
+    fn drop(&mut self) {
+        if !self.ended && !self.waits {
+            self.stream.stop_sending(Code::H3_NO_ERROR);
+        }
+    }
 }
 
 impl<S: RecvStream + Unpin> http_body::Body for Received<S> {
@@ -346,7 +359,10 @@ impl<S: RecvStream + Unpin> http_body::Body for Received<S> {
         if self.ended {
             return Poll::Ready(None);
         }
-        Poll::Ready(match ready!(self.stream.poll_recv_data(context)) {
+        self.waits = true;
+        let received = ready!(self.stream.poll_recv_data(context));
+        self.waits = false;
+        Poll::Ready(match received {
             Ok(Some(mut data)) => Some(Ok(Frame::data(data.copy_to_bytes(data.remaining())))),
             Ok(None) => {
                 self.ended = true;

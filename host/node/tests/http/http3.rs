@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use h3::client::SendRequest;
+use h3::error::{Code, StreamError};
 use http::{HeaderValue, Request, StatusCode, header};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint};
@@ -128,6 +129,32 @@ async fn http_3_serves_the_same_requests() {
     drop(sender);
     gateway.stop().await;
     timeout(SOON, driven).await.expect("the connection ends").expect("a task");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_refused_before_its_end_is_no_error() {
+    let (gateway, certificate) = with_tls().await;
+    let token = gateway.token("web", 3_600);
+    let (mut sender, _driven) = connect(gateway.address, &certificate).await;
+    for path in ["/v1/default/counter/h3/call/add", "/none"] {
+        let mut stream = sender.send_request(post(HOST, path, &token)).await.expect("sent");
+        let sending = async {
+            loop {
+                let sent = stream.send_data(Bytes::from_static(&[b'1'; 10_000])).await;
+                if let Err(error) = sent {
+                    return error;
+                }
+            }
+        };
+        // A browser that is told anything else drops the response.
+        let stopped = timeout(SOON, sending).await.expect("it is not read to its end");
+        let StreamError::RemoteTerminate { code, .. } = stopped else { panic!("{stopped:?}") };
+        assert_eq!(code, Code::H3_NO_ERROR);
+        let response = timeout(SOON, stream.recv_response()).await.expect("in time");
+        let expected = if path == "/none" { 404 } else { 413 };
+        assert_eq!(response.expect("a response").status().as_u16(), expected);
+    }
+    gateway.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
