@@ -68,7 +68,7 @@ impl AdminService {
         let (updates, answer) = update_channel();
         tokio::spawn(async move {
             let (from, to) = (request.from, request.to);
-            // The next progress replaces one that a slow client has not read.
+            // Progress for which a slow client has no room is left out.
             let mut on_progress =
                 |now| drop(updates.try_send(Ok(AdminUpdate::PoolCopy(progress(now)))));
             let copied = copying.run((&from, &to), &mut on_progress).await;
@@ -135,13 +135,15 @@ impl Copying {
             Err(error) => error.into_problem(),
         };
         // Whether the copy was given up, or has begun at all, may not be known from the error.
-        let is_closed = match Found::read(&*self.rows, names).await {
-            Ok(found) => found.old.is_closed() && found.new.is_closed(),
-            Err(_) => return Err(failed),
-        };
-        let now = match is_closed {
-            true => "both pools stay closed until the command is repeated and the copy is done",
-            false => "nothing has changed",
+        let Ok(found) = Found::read(&*self.rows, names).await else { return Err(failed) };
+        let now = match found.old.usage {
+            PoolUse::Leaving(_) => {
+                "both pools stay closed until the command is repeated and the copy is done"
+            }
+            PoolUse::Left(_) => {
+                "the types are in the new pool: repeat the command to remove what is left in the old one"
+            }
+            PoolUse::Open | PoolUse::Filling(_) => "nothing has changed",
         };
         Err(Problem { message: format!("{}; {now}", failed.message), ..failed })
     }

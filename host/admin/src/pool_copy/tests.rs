@@ -328,14 +328,19 @@ async fn r5_state_in_stores_that_are_not_named_is_not_left() {
     assert!(pools_of(&store).await.iter().all(|pool| !pool.is_closed()));
 }
 
-/// Lets the node own these shards, and be live or not.
-async fn own(store: &MemoryStore, shards: &[u32], status: NodeStatus, renewals: u64) {
-    let node = RowKey::Node("n1".into());
-    let found = store.get(&rows::key_text(&node)).await.expect("a store").expect("a row");
+/// Changes the node's row.
+async fn change_node(store: &MemoryStore, edit: impl FnOnce(NodeRow) -> NodeRow) {
+    let key = RowKey::Node("n1".into());
+    let found = store.get(&rows::key_text(&key)).await.expect("a store").expect("a row");
     let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
         panic!("another row");
     };
-    put(store, &node, Some(at), Row::Node(NodeRow { status, renewals, ..row })).await;
+    put(store, &key, Some(at), Row::Node(edit(row))).await;
+}
+
+/// Lets the node own these shards, and be live or not.
+async fn own(store: &MemoryStore, shards: &[u32], status: NodeStatus, renewals: u64) {
+    change_node(store, |row| NodeRow { status, renewals, ..row }).await;
     let mut assignments = vec![Assignment::default(); 15];
     for shard in shards {
         let row = &mut assignments[index_in_chunk(ShardId(*shard))];
@@ -396,13 +401,8 @@ async fn r8_an_owner_that_does_not_renew_is_not_waited_for() {
 
     let (store, stores) = ended().await;
     own(&store, &[1, 7], NodeStatus::Live, 1).await;
-    let key = RowKey::Node("n1".into());
-    let found = store.get(&rows::key_text(&key)).await.expect("a store").expect("a row");
-    let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
-        panic!("another row");
-    };
     let incarnation = Incarnation { counter: 2, nonce: 8 };
-    put(&store, &key, Some(at), Row::Node(NodeRow { incarnation, ..row })).await;
+    change_node(&store, |row| NodeRow { incarnation, ..row }).await;
     run(&stores, "default", "wide").await.expect("the owner's incarnation has ended");
 }
 
@@ -417,14 +417,9 @@ async fn r8_an_owner_that_renews_is_waited_for() {
     set(&store, SETTINGS, &SettingsRow::new(&settings, 2, None)).await;
     own(&store, &[1], NodeStatus::Live, 1).await;
     let stores = Copying { release_timeout: Duration::from_millis(1_500), ..stores };
-    let key = RowKey::Node("n1".into());
     let renewing = async {
         for renewals in 0.. {
-            let found = store.get(&rows::key_text(&key)).await.expect("a store").expect("a row");
-            let Some((_, Row::Node(row), at)) = rows::decode_row(&found).expect("a row") else {
-                panic!("another row");
-            };
-            put(&store, &key, Some(at), Row::Node(NodeRow { lease: 100, renewals, ..row })).await;
+            change_node(&store, |row| NodeRow { lease: 100, renewals, ..row }).await;
             tokio::time::sleep(Duration::from_millis(30)).await;
         }
     };
@@ -455,6 +450,18 @@ async fn r23_a_copy_that_another_one_continued_is_not_given_up() {
     assert!(pools_of(&store).await.get("default").expect("a pool").is_closed());
     let refused = run(&stores, "default", "wide").await.expect_err("as before");
     assert!(refused.message.contains("both pools stay closed"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn r23_an_error_after_the_switch_says_that() {
+    let (store, stores) = ended().await;
+    run(&stores, "default", "wide").await.expect("copied");
+    // What is left might be in another database.
+    let ranges = vec![rows::StoreRange { first_shard: 0, store_id: 10 }];
+    let row = rows::StoresRow { ranges, extensions: Extensions::default() };
+    set(&store, &rows::stores_key(), &row).await;
+    let refused = run(&stores, "default", "wide").await.expect_err("another database");
+    assert!(refused.message.contains("the types are in the new pool"), "{refused:?}");
 }
 
 #[tokio::test]
