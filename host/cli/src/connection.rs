@@ -19,6 +19,22 @@ pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
     connect_to(profile(global)?).await
 }
 
+/// Connects to the node with the store, if a node has it.
+pub(crate) async fn connect_to_store(global: &Global) -> Result<Client, Failure> {
+    let client = connect(global).await?;
+    let nodes = client.nodes().await?.nodes;
+    let has_store = |roles: &[String]| roles.iter().any(|role| role == "store");
+    let Some(node) = nodes.into_iter().find(|node| has_store(&node.roles)) else {
+        return Ok(client);
+    };
+    if client.node().await?.node == node.name {
+        return Ok(client);
+    }
+    disconnect(client).await;
+    let profile = profile(global)?;
+    connect_to(Profile { addresses: node.addresses, ..profile }).await
+}
+
 /// Connects to the addresses of a profile.
 pub(crate) async fn connect_to(profile: Profile) -> Result<Client, Failure> {
     Ok(with_spinner("connecting", Client::connect(profile)).await?)

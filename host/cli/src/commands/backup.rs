@@ -1,7 +1,7 @@
 //! `ostraca backup` and `ostraca restore`.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ostraca_client::{AdminError, Client, Profile};
+use ostraca_client::{AdminError, Client};
 use ostraca_core::ids::ClusterId;
 use ostraca_node::NodeError;
 use ostraca_node::backup::{BackupWriter, Manifest, Section};
@@ -15,7 +15,7 @@ use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Backup) -> Result<Exit, Failure> {
     let mut writer = BackupWriter::new(&args.dir).map_err(NodeError::from)?;
-    let client = store_node(global).await?;
+    let client = connection::connect_to_store(global).await?;
     let received = receive(&client, &mut writer).await;
     connection::disconnect(client).await;
     let manifest = received?;
@@ -66,22 +66,6 @@ pub(crate) fn restore(global: &Global, args: &Restore) -> Result<Exit, Failure> 
         }
     }
     Ok(Exit::Done)
-}
-
-/// Connects to the node with the store, if a node has it.
-pub(super) async fn store_node(global: &Global) -> Result<Client, Failure> {
-    let client = connection::connect(global).await?;
-    let nodes = client.nodes().await?.nodes;
-    let has_store = |roles: &[String]| roles.iter().any(|role| role == "store");
-    let Some(node) = nodes.into_iter().find(|node| has_store(&node.roles)) else {
-        return Ok(client);
-    };
-    if client.node().await?.node == node.name {
-        return Ok(client);
-    }
-    connection::disconnect(client).await;
-    let profile = connection::profile(global)?;
-    connection::connect_to(Profile { addresses: node.addresses, ..profile }).await
 }
 
 /// Writes the parts as they come.

@@ -4,13 +4,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_client::{AdminError, Client, PoolCopyEnd, PoolCopyProgress, PoolCopyStep};
 use serde_json::json;
 
-use super::backup::store_node;
 use crate::args::{CopyPool, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
 
 pub(super) async fn run(global: &Global, args: &CopyPool) -> Result<Exit, Failure> {
-    let client = store_node(global).await?;
+    let client = connection::connect_to_store(global).await?;
     let copied = follow(&client, args).await;
     connection::disconnect(client).await;
     let copied = copied?;

@@ -53,7 +53,7 @@ pub(super) async fn without_node<T: Send + 'static>(
     Ok(done.map_err(|error| *error)?)
 }
 
-pub(super) fn wait_text(wait: Duration) -> String {
+fn wait_text(wait: Duration) -> String {
     let seconds = wait.as_millis().div_ceil(1_000);
     format!("waiting {seconds} s until the leases of other nodes have lapsed")
 }
