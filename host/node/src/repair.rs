@@ -192,7 +192,7 @@ fn check(snapshot: &Snapshot) -> Result<Findings, ostraca_catalog::Error> {
 
 /// Reads rows and claims. Claims come first: those of a cluster that runs follow its rows, so no epoch that is read here
 /// is above that of a row that is read after it.
-pub(crate) async fn read(node: &str, stores: &StoppedStores) -> Result<Snapshot, NodeError> {
+async fn read(node: &str, stores: &StoppedStores) -> Result<Snapshot, NodeError> {
     let (first, _) = stores.rows.list("").await?;
     if let Some(cluster) = snapshot::cluster_row(&first)? {
         cluster.adopt_format()?;
@@ -276,7 +276,7 @@ async fn types_without_component(
 }
 
 /// Waits until the leases of all nodes that may live have lapsed. The stores were opened at `began`.
-pub(crate) async fn wait_for_leases(
+async fn wait_for_leases(
     node: &str,
     stores: &StoppedStores,
     snapshot: &Snapshot,
