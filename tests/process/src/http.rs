@@ -105,25 +105,35 @@ impl HttpCaller {
 impl CallsEntities for HttpCaller {
     async fn call(
         &mut self,
-        (entity_type, id, method): (&str, &str, &str),
+        call: (&str, &str, &str),
         body: String,
         key: Option<&str>,
     ) -> Result<HttpReply> {
-        let path = format!("/v1/default/{entity_type}/{id}/call/{method}");
-        let mut request = Request::post(path)
+        let request = post("", call, &self.authorization, key)
             .header(header::HOST, self.address.to_string())
-            .header(header::AUTHORIZATION, self.authorization.clone())
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(key) = key {
-            request = request.header("idempotency-key", key);
-        }
-        let request = request.body(Full::new(Bytes::from(body)))?;
+            .body(Full::new(Bytes::from(body)))?;
         let answered = timeout(ATTEMPT, self.send(request)).await;
         let answered = answered.unwrap_or_else(|_| bail!("no answer within {ATTEMPT:?}"));
         if answered.is_err() {
             self.connection = None;
         }
         answered
+    }
+}
+
+/// A call of an entity's method. `origin` is empty, or `https://` and the host.
+pub(crate) fn post(
+    origin: &str,
+    (entity_type, id, method): (&str, &str, &str),
+    authorization: &HeaderValue,
+    key: Option<&str>,
+) -> http::request::Builder {
+    let request = Request::post(format!("{origin}/v1/default/{entity_type}/{id}/call/{method}"))
+        .header(header::AUTHORIZATION, authorization)
+        .header(header::CONTENT_TYPE, "application/json");
+    match key {
+        Some(key) => request.header("idempotency-key", key),
+        None => request,
     }
 }
 

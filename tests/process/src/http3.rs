@@ -7,17 +7,18 @@ use std::sync::Arc;
 use anyhow::Result;
 use bytes::{Buf, Bytes, BytesMut};
 use h3::client::SendRequest;
-use http::{HeaderValue, Request, header};
+use http::HeaderValue;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Endpoint};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 
-use crate::http::{CallsEntities, HttpReply};
+use crate::http::{CallsEntities, HttpReply, post};
 
 /// A caller with a token.
 pub struct Http3Caller {
-    host: String,
+    /// `https://` and the host.
+    origin: String,
     authorization: HeaderValue,
     connection: SendRequest<h3_quinn::OpenStreams, Bytes>,
     /// Closed with the caller.
@@ -48,25 +49,23 @@ impl Http3Caller {
         // It ends with its connection; requests report why.
         tokio::spawn(async move { poll_fn(|context| driver.poll_close(context)).await });
         let authorization = format!("Bearer {token}").parse()?;
-        Ok(Self { host: host.into(), authorization, connection, _endpoint: endpoint })
+        Ok(Self {
+            origin: format!("https://{host}"),
+            authorization,
+            connection,
+            _endpoint: endpoint,
+        })
     }
 }
 
 impl CallsEntities for Http3Caller {
     async fn call(
         &mut self,
-        (entity_type, id, method): (&str, &str, &str),
+        call: (&str, &str, &str),
         body: String,
         key: Option<&str>,
     ) -> Result<HttpReply> {
-        let host = &self.host;
-        let path = format!("https://{host}/v1/default/{entity_type}/{id}/call/{method}");
-        let mut request = Request::post(path)
-            .header(header::AUTHORIZATION, self.authorization.clone())
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(key) = key {
-            request = request.header("idempotency-key", key);
-        }
+        let request = post(&self.origin, call, &self.authorization, key);
         let mut stream = self.connection.send_request(request.body(())?).await?;
         stream.send_data(Bytes::from(body)).await?;
         stream.finish().await?;
