@@ -90,7 +90,7 @@ soak: setup
 	@SOAK=$(SOAK) ROUNDS=$${PATRONI:-10} $(CARGO) run --release --package ostraca-process-tests --features $(PROGRAMS) --bin patroni
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test cluster_attacks -- --nocapture --test-threads 1
-	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --test clusters -- --nocapture k39_ quotas::
+	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --test clusters -- --nocapture k39_ quotas::
 	@ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package placer --test cluster -- --nocapture
 
 # Inputs that were found are kept beside the target directory, and the next run goes on from them. cargo-fuzz needs a

@@ -97,15 +97,27 @@ export async function follow(request, message, use, signal) {
   for await (const frame of frames(request, message, signal)) use(frame);
 }
 
-/** Calls a method of an entity; `body` is a text in JSON, or empty. */
-export async function call(type, id, method, body) {
+/** Sends a message to an entity; `body` is a text in JSON, or empty. */
+function sendTo(type, id, parts, body) {
   // The name of a type in another namespace than `default` contains it.
   const name = type.includes(":") ? type.split(":") : ["default", type];
-  const path = [...name, id, "call", method].map(encodeURIComponent).join("/");
-  const options = body === "" ? {} : { headers: { "content-type": "application/json" }, body };
-  // The node itself ends the call earlier.
-  const response = await send(`/v1/${path}`, { method: "POST", ...options }, SILENCE_MS);
+  const path = [...name, id, ...parts].map(encodeURIComponent).join("/");
+  // A browser repeats a request by itself if its connection closes; with a key, a command runs once all the same.
+  const headers = { "idempotency-key": crypto.randomUUID(), ...(body === "" ? {} : { "content-type": "application/json" }) };
+  // The node itself ends the request earlier.
+  return send(`/v1/${path}`, { method: "POST", headers, ...(body === "" ? {} : { body }) }, SILENCE_MS);
+}
+
+/** Calls a method of an entity; `body` is a text in JSON, or empty. */
+export async function call(type, id, method, body) {
+  const response = await sendTo(type, id, ["call", method], body);
   return { version: response.headers.get("ostraca-entity-version"), text: await response.text() };
+}
+
+/** Resends or drops dead letters of an entity, at most 256; resolves to the numbers of those that were handled. */
+export async function handleDeadLetters(type, id, action, numbers) {
+  const response = await sendTo(type, id, ["dead-letters", action], JSON.stringify({ numbers }));
+  return (await response.json()).handled;
 }
 
 export const logIn = (secret) => post("/console/login", secret);

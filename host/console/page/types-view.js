@@ -4,6 +4,7 @@ import { ask, askAll } from "./api.js";
 import { confirmed } from "./confirm.js";
 import { foreign, h, setText, show, table } from "./dom.js";
 import { bytes, count, number, time } from "./format.js";
+import { chosenRollout } from "./rollout-form.js";
 
 const REFRESH_MS = 2000;
 
@@ -51,22 +52,31 @@ const short = (digest) => [...atob(digest ?? "")].slice(0, 6).map((it) => it.cha
 
 function typePart(live, it, refresh, report) {
   const may = live.may("deploy", it.type);
-  const activate = (revision, label, title) => h("button", {
+  /** A button that sends what `choose` resolves to, unless that is `null`. */
+  const activating = (label, choose) => h("button", {
     type: "button",
     onclick: async () => {
-      const text = "All its entities run it from then on. `ostraca activate` has more choices, such as a part of the entities first.";
-      if (!(await confirmed(title, text, label))) return;
+      const chosen = await choose();
+      if (chosen === null) return;
       try {
-        await ask("activate", { type: it.type, revision: String(revision) });
+        await ask("activate", { type: it.type, ...chosen });
         await refresh();
       } catch (error) {
         report(label, error);
       }
     },
   }, label);
+  const rollOut = (label, revision, title, now) => activating(label, async () => {
+    const chosen = await chosenRollout(title, label, now);
+    return chosen === null ? null : { revision: String(revision), ...chosen };
+  });
+  const rollBack = () => activating("Roll back", async () => {
+    const text = "The revision before it becomes the current one for all entities, under a new number. That is refused if the state cannot be migrated back.";
+    return (await confirmed(`Roll ${it.type} back?`, text, "Roll back")) ? {} : null;
+  });
   const rows = (it.revisions ?? []).map((stored) => [
     count(stored.revision), short(stored.digest), bytes(stored.componentSize), count(stored.schema), stored.inactive ? "never active" : "was active",
-    may ? activate(stored.revision, `Activate ${stored.revision}`, `Activate revision ${stored.revision} of ${it.type}?`) : "",
+    may ? rollOut(`Activate ${stored.revision}`, stored.revision, `Activate revision ${stored.revision} of ${it.type}?`) : "",
   ]);
   return h("section", { class: "part", "data-type": it.type },
     h("h2", null, foreign(it.type)),
@@ -74,14 +84,15 @@ function typePart(live, it, refresh, report) {
       ["Revision", count(it.revision)], ["Component", `${short(it.digest)}, ${bytes(it.componentSize)}`], ["Schema", count(it.schema)], ["Pool", foreign(it.pool ?? "")],
     ].map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
     it.rollout ? rollout(it) : null,
+    it.rollout && may ? h("div", { class: "actions" }, rollOut("Change the rollout", it.revision, `Which entities run revision ${it.revision} of ${it.type}?`, it.rollout), rollBack()) : null,
     rows.length > 0 ? table(`Other revisions of ${it.type}`, ["Revision", "Digest", "Size", "Schema", "State", ""], rows, "") : null);
 }
 
 function rollout(it) {
-  const { perMille, shards, from, stopped } = it.rollout;
+  const { perMille, shards, rate, from, stopped } = it.rollout;
   const meter = h("meter", { min: "0", max: "1000", value: String(number(perMille)), "aria-label": "entities that run the new revision, out of 1,000" });
   return h("div", null,
-    h("p", null, `Rolled out to ${count(perMille)} of 1,000 entities and ${count(shards)} shards; the others run revision ${count(from)}. `, meter),
+    h("p", null, `Rolled out to ${count(perMille)} of 1,000 entities and ${count(shards)} shards${number(rate) > 0 ? `, ${count(rate)} more each minute` : ""}; the others run revision ${count(from)}. `, meter),
     stopped ? h("p", { class: "problem" }, "Stopped: ", foreign(stopped)) : null);
 }
 

@@ -42,6 +42,7 @@ pub const FILES: &[File] = files![
     "main.js"
     "moves-view.js"
     "pause-plot.js"
+    "rollout-form.js"
     "rows.js"
     "send-form.js"
     "shard-map.js"

@@ -22,10 +22,12 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::auth::Holder;
 use crate::path::decoded;
 use crate::problem::{MESSAGE_ID, OUTCOME, Problem, VERSION};
 use crate::sent::SentBytes;
 use crate::session::{Held, NewCall, Outcome};
+use crate::sessions::Place;
 
 pub(crate) const JSON: &str = "application/json";
 /// How long a caller waits for the outcome, in milliseconds.
@@ -58,49 +60,92 @@ pub(crate) async fn call_entity<S: Service>(
     request: Request,
 ) -> Result<Response, Problem> {
     let holder = app.auth.holder(request.headers())?;
-    let principal = holder.principal;
     let (path, entity_type) = decoded(path, |path| (&path.namespace, &path.entity_type))?;
-    let key = idempotency_key(request.headers())?;
-    let place = app.sessions.enter(&principal, key.as_deref())?;
-    let timeout = app.timeout(request.headers())?;
-    let headers = request.headers().clone();
-    let [traceparent, tracestate] =
-        [&TRACEPARENT, &TRACESTATE].map(|name| passed_on(request.headers(), name));
+    let entity = Entity::new(entity_type, path.id);
+    let call = app.admit(holder, entity, request.headers())?;
     let (kind, body) = match *request.method() {
-        Method::POST => (kind(request.headers())?, app.body(request, &place.bodies).await?),
+        Method::POST => (kind(request.headers())?, app.body(request, call.bodies()).await?),
         // Whatever else is routed here, such as HEAD, must not change anything.
         _ => (MessageKind::Query, arguments(request.uri())?),
     };
     check_json(&body)?;
-    let service = app.server.service();
-    service.check_namespace(&principal, &holder.subjects, &entity_type).map_err(Problem::of)?;
-    (app.type_wait)(entity_type.clone()).await;
-    // The body may have taken a while, and the token may have been revoked.
-    app.auth.holder(&headers)?;
-    let call = NewCall {
-        entity: Entity::new(entity_type, path.id),
-        method: path.method,
-        kind,
-        body,
-        content_type: JSON.into(),
-        traceparent,
-        tracestate,
-        timeout,
-        is_keyed: key.is_some(),
-        permit: place.permit,
-    };
-    let outcome = place.session.call(call).map_err(|refused| Problem::of(*refused))?;
-    let Outcome { result, held } = outcome.await;
-    let reply = result.map_err(|error| match (&error, &key) {
-        (CallError::Unknown { .. }, Some(_)) => {
-            Problem::from(error).help("send the request again with the same `idempotency-key`")
-        }
-        _ => Problem::from(error),
-    })?;
+    let (reply, held) = app.send(call, path.method, kind, body).await?;
     Ok(answer(reply, held))
 }
 
+/// A request that sends a message to an entity, before its body has been received.
+pub(crate) struct AdmittedCall<S: Service> {
+    entity: Entity,
+    holder: Holder,
+    headers: HeaderMap,
+    key: Option<String>,
+    place: Place<S>,
+    timeout: Duration,
+}
+
+impl<S: Service> AdmittedCall<S> {
+    /// The bytes of bodies that the principal may have received at once.
+    pub(crate) fn bodies(&self) -> &Semaphore {
+        &self.place.bodies
+    }
+}
+
 impl<S: Service> App<S> {
+    /// Takes a place for a message to an entity, before the body is received.
+    pub(crate) fn admit(
+        &self,
+        holder: Holder,
+        entity: Entity,
+        headers: &HeaderMap,
+    ) -> Result<AdmittedCall<S>, Problem> {
+        let key = idempotency_key(headers)?;
+        let place = self.sessions.enter(&holder.principal, key.as_deref())?;
+        let timeout = self.timeout(headers)?;
+        Ok(AdmittedCall { entity, holder, headers: headers.clone(), key, place, timeout })
+    }
+
+    /// Sends the message, and waits for its outcome.
+    pub(crate) async fn send(
+        &self,
+        call: AdmittedCall<S>,
+        method: String,
+        kind: MessageKind,
+        body: Bytes,
+    ) -> Result<(Reply, Held), Problem> {
+        let AdmittedCall { entity, holder, headers, key, place, timeout } = call;
+        let entity_type = entity.entity_type.to_string();
+        let service = self.server.service();
+        service
+            .check_namespace(&holder.principal, &holder.subjects, &entity_type)
+            .map_err(Problem::of)?;
+        (self.type_wait)(entity_type).await;
+        // The body may have taken a while, and the token may have been revoked.
+        self.auth.holder(&headers)?;
+        let [traceparent, tracestate] =
+            [&TRACEPARENT, &TRACESTATE].map(|name| passed_on(&headers, name));
+        let call = NewCall {
+            entity,
+            method,
+            kind,
+            body,
+            content_type: JSON.into(),
+            traceparent,
+            tracestate,
+            timeout,
+            is_keyed: key.is_some(),
+            permit: place.permit,
+        };
+        let outcome = place.session.call(call).map_err(|refused| Problem::of(*refused))?;
+        let Outcome { result, held } = outcome.await;
+        let reply = result.map_err(|error| match (&error, &key) {
+            (CallError::Unknown { .. }, Some(_)) => {
+                Problem::from(error).help("send the request again with the same `idempotency-key`")
+            }
+            _ => Problem::from(error),
+        })?;
+        Ok((reply, held))
+    }
+
     fn timeout(&self, headers: &HeaderMap) -> Result<Duration, Problem> {
         let Some(value) = headers.get(TIMEOUT) else { return Ok(self.settings.default_timeout) };
         let most = self.settings.max_timeout;
@@ -298,7 +343,7 @@ fn passed_on(headers: &HeaderMap, name: &HeaderName) -> String {
 }
 
 /// The response to a call that has a result.
-fn answer(reply: Reply, held: Held) -> Response {
+pub(crate) fn answer(reply: Reply, held: Held) -> Response {
     let is_empty = reply.body.is_empty();
     let content_type = shown_type(&reply.content_type, &reply.body);
     let mut response = match is_empty {

@@ -15,6 +15,7 @@ mod auth;
 mod bounded;
 mod calls;
 mod channels;
+mod dead_letters;
 mod gateway;
 mod guard;
 mod health;

@@ -167,6 +167,7 @@ fn refusal_status(code: &str, retry: bool) -> StatusCode {
         (codes::UNKNOWN_TYPE, StatusCode::NOT_FOUND),
         (codes::UNKNOWN_METHOD, StatusCode::NOT_FOUND),
         (codes::UNKNOWN_ENTITY, StatusCode::NOT_FOUND),
+        (codes::UNKNOWN_DEAD_LETTER, StatusCode::NOT_FOUND),
         (codes::WRONG_KIND, StatusCode::METHOD_NOT_ALLOWED),
         (codes::MESSAGE_TOO_LARGE, StatusCode::PAYLOAD_TOO_LARGE),
         (codes::INVALID_MESSAGE, StatusCode::BAD_REQUEST),

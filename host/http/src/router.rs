@@ -14,11 +14,14 @@ use ostraca_wire::server::Service;
 
 use crate::app::App;
 use crate::problem::{Problem, wrong_method};
-use crate::{admin, calls, channels, health, login, openapi, origin, page, webtransport};
+use crate::{
+    admin, calls, channels, dead_letters, health, login, openapi, origin, page, webtransport,
+};
 
 pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
     let call = "/v1/{namespace}/{entity_type}/{id}/call/{method}";
     let channel = "/v1/{namespace}/{entity_type}/{id}/channel/{channel}";
+    let dead_letters = "/v1/{namespace}/{entity_type}/{id}/dead-letters/{action}";
     let (readiness, state) = (Arc::clone(&app.readiness), Arc::clone(app));
     Router::new()
         .route(
@@ -26,6 +29,7 @@ pub(crate) fn router<S: Service>(app: &Arc<App<S>>) -> Router {
             get(calls::call_entity::<S>).post(calls::call_entity::<S>).fallback(other_method),
         )
         .route(channel, get(channels::follow::<S>).fallback(not_a_get))
+        .route(dead_letters, post(dead_letters::handle::<S>).fallback(not_a_post))
         .route(webtransport::PATH, connect(webtransport::admit).fallback(webtransport::refuse))
         .route("/openapi.json", get(openapi::show::<S>).fallback(not_a_get))
         .route("/v1/admin/{request}", post(admin::ask::<S>).fallback(not_a_post))
@@ -74,7 +78,7 @@ async fn check_host<S: Service>(
 async fn unknown_path(uri: Uri) -> Problem {
     let text = format!("there is nothing at {:?}", uri.path());
     Problem::refused(StatusCode::NOT_FOUND, codes::UNKNOWN_PATH, text)
-        .help("calls are at /v1/NAMESPACE/TYPE/ID/call/METHOD, channels at /v1/NAMESPACE/TYPE/ID/channel/NAME, with the namespace `default` for types without one, and with `/` in an id written as %2F")
+        .help("calls are at /v1/NAMESPACE/TYPE/ID/call/METHOD, channels at /v1/NAMESPACE/TYPE/ID/channel/NAME, and dead letters at /v1/NAMESPACE/TYPE/ID/dead-letters/resend and drop, with the namespace `default` for types without one, and with `/` in an id written as %2F")
 }
 
 async fn other_method(method: Method) -> Response {

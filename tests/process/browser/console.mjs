@@ -8,7 +8,7 @@ import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 import { please } from "./wishes.mjs";
 
-const { CHROMIUM, URLS, OPERATOR, VIEWER, LINK, SHARDS, ENTITIES, HOSTILE, SCREENSHOTS } = process.env;
+const { CHROMIUM, LETTERS, URLS, OPERATOR, VIEWER, LINK, SHARDS, ENTITIES, HOSTILE, SCREENSHOTS } = process.env;
 const urls = JSON.parse(URLS);
 const [shards, entities] = [Number(SHARDS), Number(ENTITIES)];
 const hostile = JSON.parse(HOSTILE);
@@ -257,6 +257,62 @@ async function showingHostileTexts(page) {
   faults.splice(blocked(), 1);
 }
 
+/** A revision is rolled out to a part of the entities, the part grows, and all go back. */
+async function rollingOut(page) {
+  await page.goto(`${urls[0]}/console/#/types`);
+  const part = page.locator('section[data-type="counter"]');
+  const dialog = page.getByRole("dialog");
+  await part.getByRole("button", { name: "Activate 2" }).click();
+  await isAccessible(page, "rollout");
+  assert(await dialog.getByLabel("Share").isDisabled(), "all entities, unless a part is chosen");
+  await dialog.getByLabel("A part of them").check();
+  await dialog.getByLabel("Share").fill("0");
+  await dialog.getByRole("button", { name: "Activate 2" }).click();
+  assert(await dialog.isVisible(), "a rollout to nobody is not sent");
+  await dialog.getByLabel("Share").fill("12.5");
+  await screenshot(page, "console-rollout");
+  await dialog.getByRole("button", { name: "Activate 2" }).click();
+  await part.getByText("Rolled out to 125 of 1,000 entities and 0 shards; the others run revision 1.").waitFor();
+  await part.getByRole("button", { name: "Change the rollout" }).click();
+  assert.equal(await dialog.getByLabel("Share").inputValue(), "12.5");
+  await dialog.getByLabel("And the shards 1 to").fill("7");
+  await dialog.getByRole("button", { name: "Change the rollout" }).click();
+  await part.getByText("Rolled out to 125 of 1,000 entities and 7 shards").waitFor();
+  await part.getByRole("button", { name: "Roll back" }).click();
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await part.getByText("Rolled out to 125 of 1,000").waitFor();
+  await part.getByRole("button", { name: "Roll back" }).click();
+  await dialog.getByRole("button", { name: "Roll back" }).click();
+  await part.locator(".facts div", { hasText: "Revision" }).getByText("3", { exact: true }).waitFor();
+  assert.equal(await part.getByText("Rolled out to").count(), 0);
+}
+
+/** One dead letter is dropped; the others are resent, one after the other. */
+async function handlingDeadLetters(page) {
+  const notes = async () => {
+    const headers = { authorization: `Bearer ${OPERATOR}` };
+    return (await fetch(`${urls[0]}/v1/default/misbehaving/target/call/notes`, { headers })).json();
+  };
+  await page.goto(`${urls[0]}/console/#/dead-letters`);
+  const rows = page.locator("tbody tr");
+  await until("all dead letters", async () => (await rows.count()) === Number(LETTERS));
+  const dialog = page.getByRole("dialog");
+  await rows.first().getByRole("button", { name: "Drop" }).click();
+  await dialog.getByRole("button", { name: "Drop" }).click();
+  await until("one fewer", async () => (await rows.count()) === Number(LETTERS) - 1);
+  await isAccessible(page, "dead letters");
+  await screenshot(page, "console-dead-letters");
+  assert.deepEqual(await notes(), []);
+  // Another operator is faster.
+  await please("resend-second");
+  await page.getByRole("button", { name: /^Resend all/ }).click();
+  await dialog.getByRole("button", { name: "Resend" }).click();
+  await page.getByText("No dead letters.").waitFor();
+  const wanted = [...Array(Number(LETTERS)).keys()].slice(1).map(String);
+  await until("all notes", async () => (await notes()).length === wanted.length);
+  assert.deepEqual((await notes()).sort(), wanted.sort());
+}
+
 async function viewing() {
   const page = await newPage();
   await logIn(page, VIEWER);
@@ -267,6 +323,9 @@ async function viewing() {
   await page.locator(".facts div", { hasText: "Version" }).waitFor();
   assert.equal(await page.getByRole("button", { name: "Send" }).count(), 0);
   assert(!(await page.getByLabel("Show values").isVisible()));
+  await page.goto(`${urls[0]}/console/#/types`);
+  await page.locator('section[data-type="counter"] table').waitFor();
+  assert.equal(await page.getByRole("button", { name: /Activate|Roll back/ }).count(), 0);
   const refused = await page.evaluate(async () => {
     const headers = { "content-type": "application/json" };
     const drain = await fetch("/v1/admin/drain", { method: "POST", headers, body: '{"node":"n1"}' });
@@ -368,6 +427,8 @@ try {
   await crossing(page);
   await draining(page);
   await scrolling(page);
+  await rollingOut(page);
+  await handlingDeadLetters(page);
   await showingHostileTexts(page);
   await viewing();
   await onAPhone();

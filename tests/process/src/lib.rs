@@ -4,7 +4,7 @@
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
 //! directory, [`node`] its process, [`history`] what clients observed, [`http`] callers over HTTP, [`load`] many concurrent clients,
 //! [`guest_calls`] calls to one guest, [`languages`] one guest in several languages, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
-//! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load, [`bank`] transfers
+//! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load, [`rounds`] tests that are repeated, [`bank`] transfers
 //! between accounts.
 //!
 //! Confusing at first: the node is built with the profile of the program that uses it (tests with `dev`, the bench
@@ -30,6 +30,7 @@ pub mod node_dir;
 pub mod preload;
 pub mod probe_load;
 pub mod proxy;
+pub mod rounds;
 pub mod usage;
 pub mod zoo;
 

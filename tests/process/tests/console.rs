@@ -8,8 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
-use ostraca_client::{Client, Entity};
+use ostraca_client::{
+    CallOptions, Client, DeadLetterAction, DeadLettersRequest, Entity, MessageKind,
+};
 use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::guest_calls::{call, until};
 use ostraca_process_tests::http::issue_token;
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
 use ostraca_process_tests::{Cluster, artifacts};
@@ -19,6 +22,7 @@ use serde_json::json;
 
 const SHARDS: u32 = 4_096;
 const ENTITIES: usize = 10_000;
+const LETTERS: usize = 5;
 /// Commands in progress at the same time.
 const AT_ONCE: usize = 250;
 
@@ -86,18 +90,57 @@ async fn create(client: &Client, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// The numbers of the dead letters of `misbehaving/sender`.
+async fn letters(client: &Client) -> Result<Vec<u64>> {
+    let request = DeadLettersRequest { r#type: "misbehaving".into(), ..Default::default() };
+    let letters = client.dead_letters(request).await?.dead_letters;
+    Ok(letters.iter().filter_map(|it| it.tell.as_ref()).map(|tell| tell.number).collect())
+}
+
+/// Sends tells that their target refuses until it is opened, and waits until they are dead letters. The target is open
+/// afterwards.
+async fn make_dead_letters(client: &Client) -> Result<()> {
+    deploy_guest(client, "misbehaving", "[grants]\ntell = [\"misbehaving\"]\n").await?;
+    for number in 0..LETTERS {
+        let body = json!({
+            "of": "misbehaving", "id": "target", "method": "note_if_open",
+            "body": format!("\"{number}\""), "count": 1,
+        });
+        call(client, MessageKind::Command, "sender", "tell", body).await?;
+    }
+    until("all are dead letters", async || {
+        Ok((letters(client).await?.len() == LETTERS).then_some(()))
+    })
+    .await?;
+    call(client, MessageKind::Command, "target", "open", json!(null)).await?;
+    Ok(())
+}
+
+/// Resends the second of those that are left.
+async fn resend_second(client: &Client) -> Result<()> {
+    let second = letters(client).await?[1];
+    let (session, sender) = (client.session(), Entity::new("misbehaving", "sender"));
+    let (resend, options) = (DeadLetterAction::Resend, CallOptions::default());
+    session.handle_dead_letters(&sender, resend, &[second], &options).await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
     let options = Options {
         http: true,
         shards: SHARDS,
         proxied: false,
-        settings: "lease = \"4 s\"\n".into(),
+        settings: "lease = \"4 s\"\n[entities]\ntell-attempts = 1\n".into(),
         ..Options::three("console")
     };
     let mut cluster = Cluster::start(&options).await?;
     let admin = Client::connect(cluster.profile(0)).await?;
     deploy_example(&admin, "counter").await?;
+    // The same component, with another manifest.
+    let manifest = artifacts::manifest("counter")? + "\n[channels]\nkeep-items = 10\n";
+    admin.deploy_inactive(&manifest, artifacts::component("counter")?).await?;
+    make_dead_letters(&admin).await?;
     deploy_guest(&admin, "rubbish", "[channels]\nkeep-items = 10\n").await?;
     let [operator, viewer] = tokens(&admin, &cluster).await?;
 
@@ -117,8 +160,8 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
         {"type": "rubbish", "id": "fails", "call": "fail", "shown": ["panicked", "<img src=x onerror=window.hacked=2>"]},
     ]);
     let began = Instant::now();
-    // With `alice` and those above.
-    create(&admin, ENTITIES - 4).await?;
+    // With `alice`, those above, and two with the dead letters.
+    create(&admin, ENTITIES - 6).await?;
     eprintln!("  {ENTITIES} entities in {:?}", began.elapsed());
 
     let urls: Vec<_> =
@@ -137,6 +180,7 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
         ("LINK", link),
         ("SHARDS", SHARDS.to_string()),
         ("ENTITIES", ENTITIES.to_string()),
+        ("LETTERS", LETTERS.to_string()),
         ("HOSTILE", hostile.to_string()),
     ];
     let mut script = Script::start(&installed, "console.mjs", &environment);
@@ -145,6 +189,7 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
             "kill" => cluster.kill_9(2)?,
             "pause-own" => cluster.pause(0)?,
             "resume-own" => cluster.resume(0)?,
+            "resend-second" => resend_second(&admin).await?,
             other => bail!("the script asks for {other:?}"),
         }
         script.done();

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod console;
+mod dead_letters;
 mod http3;
 mod keys;
 mod metrics;

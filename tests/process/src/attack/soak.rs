@@ -1,31 +1,25 @@
 //! Rounds of an attack, accumulated over runs.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result};
 
 use super::Report;
+use crate::rounds::RoundLog;
 
 /// The rounds of one attack that counted in earlier runs, if they are kept. Each round has a line: the number of
 /// commands in doubt, the milliseconds until every shard was served again, and the total number of commands.
 pub(super) struct Soak {
-    file: Option<PathBuf>,
+    log: RoundLog,
     rounds: u64,
 }
 
 impl Soak {
     pub(super) fn of(name: &str) -> Result<Self> {
-        Self::in_folder(std::env::var_os("SOAK").as_deref().map(Path::new), name)
+        Self::with(RoundLog::of(name)?)
     }
 
-    fn in_folder(folder: Option<&Path>, name: &str) -> Result<Self> {
-        let Some(folder) = folder else { return Ok(Self { file: None, rounds: 0 }) };
-        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-        let file = folder.join(name.replace([' ', '/'], "-"));
-        let rounds = lines(&file)?.len() as u64;
-        Ok(Self { file: Some(file), rounds })
+    fn with(log: RoundLog) -> Result<Self> {
+        let rounds = log.lines()?.len() as u64;
+        Ok(Self { log, rounds })
     }
 
     /// How many rounds counted in earlier runs.
@@ -35,20 +29,19 @@ impl Soak {
 
     /// Saves the last round of a report.
     pub(super) fn keep(&self, report: &Report, commands: u64) -> Result<()> {
-        let (Some(file), Some(doubtful), Some(served)) =
-            (&self.file, report.in_doubt.last(), report.served.last())
-        else {
+        let (Some(doubtful), Some(served)) = (report.in_doubt.last(), report.served.last()) else {
             return Ok(());
         };
-        let mut out = OpenOptions::new().create(true).append(true).open(file)?;
-        writeln!(out, "{doubtful} {} {commands}", served.as_millis())
-            .with_context(|| format!("write {}", file.display()))
+        self.log.append(&format!("{doubtful} {} {commands}", served.as_millis()))
     }
 
     /// The totals of all runs.
     pub(super) fn sum(&self) -> Result<Option<String>> {
-        let Some(file) = &self.file else { return Ok(None) };
-        let rounds = lines(file)?;
+        if !self.log.is_kept() {
+            return Ok(None);
+        }
+        let rounds: Vec<_> =
+            self.log.lines()?.iter().map(|line| round(line)).collect::<Result<_>>()?;
         let column = |place: usize| rounds.iter().map(move |round| round[place]);
         let (commands, doubtful) = (column(2).sum::<u64>(), column(0).sum::<u64>());
         let slowest = column(1).max().unwrap_or(0);
@@ -59,21 +52,10 @@ impl Soak {
     }
 }
 
-fn lines(file: &Path) -> Result<Vec<[u64; 3]>> {
-    let text = match fs::read_to_string(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text.with_context(|| format!("read {}", file.display()))?,
-    };
-    let number = |word: &str| word.parse().ok();
-    let round = |line: &str| {
-        let numbers: Vec<u64> = line.split(' ').map_while(number).collect();
-        <[u64; 3]>::try_from(numbers).ok()
-    };
-    let rounds = text.lines().map(|line| {
-        round(line)
-            .with_context(|| format!("{} has a line that is not a round: {line}", file.display()))
-    });
-    rounds.collect()
+fn round(line: &str) -> Result<[u64; 3]> {
+    let numbers: Vec<u64> = line.split(' ').map_while(|word| word.parse().ok()).collect();
+    let round = <[u64; 3]>::try_from(numbers).ok();
+    round.with_context(|| format!("a line of an earlier run is not a round: {line}"))
 }
 
 #[cfg(test)]
@@ -85,7 +67,8 @@ mod tests {
     #[test]
     fn rounds_add_up_over_runs() {
         let folder = tempfile::tempdir().expect("a directory");
-        let soak = || Soak::in_folder(Some(folder.path()), "cut from all").expect("a soak");
+        let named = |name| RoundLog::in_folder(Some(folder.path()), name).and_then(Soak::with);
+        let soak = || named("cut from all").expect("a soak");
         assert_eq!(soak().rounds(), 0);
         let round = |doubtful, served| Report {
             in_doubt: vec![1, doubtful],
@@ -100,13 +83,12 @@ mod tests {
             sum,
             "2 rounds in all runs, 3000 commands, 90 in doubt, served again after 3500 ms at most"
         );
-        let other = Soak::in_folder(Some(folder.path()), "another").expect("a soak");
-        assert_eq!(other.rounds(), 0);
+        assert_eq!(named("another").expect("a soak").rounds(), 0);
     }
 
     #[test]
     fn without_a_folder_nothing_is_kept() {
-        let soak = Soak::in_folder(None, "any").expect("a soak");
+        let soak = RoundLog::in_folder(None, "any").and_then(Soak::with).expect("a soak");
         soak.keep(
             &Report { in_doubt: vec![1], served: vec![Duration::ZERO], ..Report::default() },
             1,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity, MessageKind, NewPool, PlacementRequest, ShardAtNode};
-use ostraca_process_tests::attack::number;
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::guest_calls::{call, until};
 use ostraca_process_tests::history::until_answered;
 use ostraca_process_tests::load::closed_loop;
 use ostraca_process_tests::node_dir::deploy_guest;
+use ostraca_process_tests::rounds::Rounds;
 use ostraca_process_tests::{Cluster, artifacts};
 use serde_json::json;
 
@@ -22,9 +22,7 @@ const FREE: u32 = 30;
 const ROLES: &str = "roles = [\"manager\", \"host.orders\", \"gateway\"]";
 
 /// How often each fault is repeated.
-fn rounds() -> u64 {
-    number("ROUNDS").unwrap_or(3)
-}
+const REPEATED: u64 = 3;
 
 fn orders() -> NewPool {
     NewPool {
@@ -126,7 +124,8 @@ async fn k39_a_pool_created_at_run_time_has_its_own_hosts() {
     }
 
     // The last host of the pool is killed: the other pool is unharmed, and messages to this one wait for a host.
-    for round in 1..=rounds() {
+    let mut rounds = Rounds::of("the last host of a pool killed", REPEATED).expect("rounds");
+    while let Some(round) = rounds.next() {
         cluster.kill_9(2).expect("killed");
         let without = |view: &View| hosts_of_orders(view).1 == 0;
         cluster.wait("its shards have no owner", without).await.expect("marked dead");
@@ -147,6 +146,7 @@ async fn k39_a_pool_created_at_run_time_has_its_own_hosts() {
         cluster.wait("a host serves it", |view| served_by(view, &[&third])).await.expect("served");
         let reply = reply.await.expect("no panic").expect("an answer");
         assert_eq!(reply.body, (1 + round).to_string(), "once");
+        rounds.passed("").expect("kept");
     }
     client.close().await;
     cluster.stop().expect("stop");
@@ -177,7 +177,8 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
     }
     let session = client.session();
     let mut quiet = 0_u64;
-    for round in 1..=rounds() {
+    let mut rounds = Rounds::of("a hot pool beside a quiet one", REPEATED).expect("rounds");
+    while rounds.next().is_some() {
         let sessions: Vec<_> = (0..24).map(|place| clients[place % 3].session()).collect();
         let end = Instant::now() + Duration::from_secs(4);
         let hot = tokio::spawn(async move {
@@ -198,12 +199,11 @@ async fn k39_a_hot_pool_leaves_its_quiet_neighbour_served() {
         let hot = hot.await.expect("no panic").expect("every command is answered").done;
         waits.sort_unstable();
         let [half, most] = [waits[waits.len() / 2], waits[waits.len() - 1]];
-        eprintln!(
-            "round {round}: {hot} to the hot pool, {} to the other: {half:?}, {most:?}",
-            waits.len()
-        );
+        let figures =
+            format!("{hot} to the hot pool, {} to the other: {half:?}, {most:?}", waits.len());
         assert!(hot > 5 * (quiet - before), "{hot} are not many beside {}", quiet - before);
         assert!(most < QUIET, "{most:?}");
+        rounds.passed(&figures).expect("kept");
     }
     let mut sum = 0;
     for number in 0..40 {

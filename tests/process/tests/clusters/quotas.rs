@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use ostraca_client::{CallOptions, Client, Entity, MessageKind, Profile};
-use ostraca_process_tests::attack::number;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::until;
+use ostraca_process_tests::rounds::Rounds;
 use ostraca_process_tests::{Cluster, artifacts};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -163,10 +163,12 @@ async fn a_tenant_at_its_quotas_leaves_its_neighbour_alone() {
         tenant.deploy(MANIFEST, component.clone(), None).await.expect("deployed");
     }
     let calm = tenant(&cluster, 1, "calm").await.expect("a client");
-    for at in 0..number("ROUNDS").unwrap_or(3) {
-        let figures = round(&cluster, &calm, at).await;
-        let figures = figures.unwrap_or_else(|error| panic!("{at}: {error:#}\n{}", cluster.logs()));
-        println!("round {at}: {figures}");
+    let mut rounds = Rounds::of("a tenant at its quotas", 3).expect("rounds");
+    while let Some(next) = rounds.next() {
+        let figures = round(&cluster, &calm, next - 1).await;
+        let figures =
+            figures.unwrap_or_else(|error| panic!("{next}: {error:#}\n{}", cluster.logs()));
+        rounds.passed(&figures).expect("kept");
     }
     cluster.stop().expect("stop");
 }

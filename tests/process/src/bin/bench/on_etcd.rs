@@ -4,7 +4,8 @@
 //! the renewals of many nodes. Each store watches all rows, as a real node does: so the number of watch events is that
 //! of the writes times that of the stores. Beside them a manager assigns all shards, and moves some each second.
 //!
-//! `NODES=n` (default 1,000) is the number of nodes, `STORES=n` (default 20) that of the stores.
+//! `NODES=n` (default 1,000) is the number of nodes, `STORES=n` (default 20) that of the stores, and `RENEWAL=n` (default
+//! 750) after how many milliseconds each lease is renewed: a quarter of the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,9 +27,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::Bench;
 
 const SHARDS: u32 = 4_096;
-/// How often a node renews its lease by default, and within what time the answer must come (80 % of the lease).
-const RENEWAL: Duration = Duration::from_millis(750);
-const LATE: Duration = Duration::from_millis(2_400);
+/// How often a node renews its lease by default, in milliseconds.
+const RENEWAL: usize = 750;
+/// The answer must come within this many renewal intervals: 80 % of the lease.
+const LATE: f64 = 3.2;
 /// Bytes of a node's row, and of the row of 64 shards.
 const NODE_BYTES: usize = 64;
 const SHARD_BYTES: usize = 64 * 16;
@@ -46,10 +48,13 @@ struct Figures {
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let (nodes, stores) = (number("NODES", 1_000), number("STORES", 20));
+    let renewal = Duration::from_millis(number("RENEWAL", RENEWAL) as u64);
     let etcd = Cluster::start(3);
     let options = Options::new(etcd.endpoints());
     let first = EtcdStore::create(options.clone(), ClusterId(7), "bench").await?;
-    let settings = format!("{nodes} nodes through {stores} stores, {SHARDS} shards, 3 members");
+    let settings = format!(
+        "{nodes} nodes through {stores} stores, each renewing every {renewal:?}, {SHARDS} shards, 3 members"
+    );
 
     let rows: Vec<String> = (0..SHARDS.div_ceil(SHARDS_PER_CHUNK))
         .map(|row| format!("shards/default/{row:05}"))
@@ -72,7 +77,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let before = (processors(&etcd)?, usage::processor_time(std::process::id())?);
     let (began, seen) = (Instant::now(), events.load(Ordering::Relaxed));
     let until = began + bench.time;
-    let renewing = (0..nodes).map(|node| renew(opened[node % stores].clone(), node, until));
+    let renewing = (0..nodes).map(|node| renew(opened[node % stores].clone(), node, renewal, until));
     let renewing: Vec<_> = renewing.map(tokio::spawn).collect();
     let moving = tokio::spawn(move_shards(opened[0].clone(), rows, until));
     let (mut waits, mut late) = (Histogram::<u64>::new(3)?, 0);
@@ -127,11 +132,16 @@ async fn count_events(store: Arc<EtcdStore>, events: Arc<AtomicU64>) {
 }
 
 /// Renews a node's lease.
-async fn renew(store: Arc<EtcdStore>, node: usize, until: Instant) -> Result<Figures> {
+async fn renew(
+    store: Arc<EtcdStore>,
+    node: usize,
+    renewal: Duration,
+    until: Instant,
+) -> Result<Figures> {
     let (key, mut revision) = (format!("nodes/n{node}"), None);
     let mut figures = Figures { waits: Histogram::new(3)?, late: 0 };
-    tokio::time::sleep(RENEWAL * u32::try_from(node % 100)? / 100).await;
-    let mut ticks = interval(RENEWAL);
+    tokio::time::sleep(renewal * u32::try_from(node % 100)? / 100).await;
+    let mut ticks = interval(renewal);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
@@ -140,7 +150,7 @@ async fn renew(store: Arc<EtcdStore>, node: usize, until: Instant) -> Result<Fig
         }
         let sent = Instant::now();
         revision = Some(write(&store, &key, revision, NODE_BYTES).await?);
-        figures.late += u64::from(sent.elapsed() > LATE);
+        figures.late += u64::from(sent.elapsed() > renewal.mul_f64(LATE));
         figures.waits.record(u64::try_from(sent.elapsed().as_micros())?)?;
     }
 }
