@@ -97,26 +97,28 @@ export async function follow(request, message, use, signal) {
   for await (const frame of frames(request, message, signal)) use(frame);
 }
 
-/** Sends a message to an entity; `body` is a text in JSON, or empty. */
-function sendTo(type, id, parts, body) {
+/** Sends a message to an entity, once for each key; `body` is a text in JSON, or empty. */
+function sendTo(type, id, parts, body, key) {
   // The name of a type in another namespace than `default` contains it.
   const name = type.includes(":") ? type.split(":") : ["default", type];
   const path = [...name, id, ...parts].map(encodeURIComponent).join("/");
-  // A browser repeats a request by itself if its connection closes; with a key, a command runs once all the same.
-  const headers = { "idempotency-key": crypto.randomUUID(), ...(body === "" ? {} : { "content-type": "application/json" }) };
+  const headers = { "idempotency-key": key, ...(body === "" ? {} : { "content-type": "application/json" }) };
   // The node itself ends the request earlier.
   return send(`/v1/${path}`, { method: "POST", headers, ...(body === "" ? {} : { body }) }, SILENCE_MS);
 }
 
-/** Calls a method of an entity; `body` is a text in JSON, or empty. */
-export async function call(type, id, method, body) {
-  const response = await sendTo(type, id, ["call", method], body);
+/** A key for a message. A browser repeats a request by itself if its connection closes; the command runs once. */
+export const newKey = () => crypto.randomUUID();
+
+/** Calls a method of an entity; `body` is a text in JSON, or empty. With the same key, it runs once. */
+export async function call(type, id, method, body, key) {
+  const response = await sendTo(type, id, ["call", method], body, key);
   return { version: response.headers.get("ostraca-entity-version"), text: await response.text() };
 }
 
 /** Resends or drops dead letters of an entity, at most 256; resolves to the numbers of those that were handled. */
 export async function handleDeadLetters(type, id, action, numbers) {
-  const response = await sendTo(type, id, ["dead-letters", action], JSON.stringify({ numbers }));
+  const response = await sendTo(type, id, ["dead-letters", action], JSON.stringify({ numbers }), newKey());
   return (await response.json()).handled;
 }
 

@@ -11,7 +11,7 @@ export function confirmed(title, content, action) {
         h("h2", { id: "dialog-title" }, title),
         typeof content === "string" ? h("p", null, content) : content,
         h("div", { class: "actions" },
-          h("button", { type: "button", onclick: () => dialog.close("no") }, "Cancel"),
+          h("button", { type: "button", autofocus: true, onclick: () => dialog.close("no") }, "Cancel"),
           h("button", { type: "submit", value: "yes", class: "primary" }, action))));
     dialog.addEventListener("close", () => {
       dialog.remove();

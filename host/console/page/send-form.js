@@ -1,6 +1,6 @@
 // A form that sends a message, made from the schema of the method's arguments.
 
-import { ask, call } from "./api.js";
+import { ask, call, newKey } from "./api.js";
 import { foreign, h, setText, show, visible } from "./dom.js";
 import { kindOf } from "./format.js";
 
@@ -16,6 +16,8 @@ export async function sendForm(live, section, type, id, sent) {
   const result = h("output", { class: "result", id: "send-result" });
   const button = h("button", { type: "submit", class: "primary" }, "Send");
   let read = () => "";
+  /** What was sent without a final outcome: sent again without a change, it has the same key, and so runs once. */
+  let open = null;
 
   const choose = () => {
     const chosen = all[Number(method.value)];
@@ -31,15 +33,20 @@ export async function sendForm(live, section, type, id, sent) {
     button.disabled = true;
     try {
       const body = read();
+      if (open?.method !== chosen.name || open.body !== body) open = { method: chosen.name, body, key: newKey() };
       show(result, "Sending …");
       const began = performance.now();
-      const { text, version } = await call(type, id, chosen.name, body);
+      const { text, version } = await call(type, id, chosen.name, body, open.key);
+      open = null;
       const ms = performance.now() - began;
       show(result, h("pre", null, foreign(text === "" ? "(no result)" : text)), h("span", { class: "muted" }, `version ${version}, ${ms.toFixed(1)} ms`));
       sent();
     } catch (error) {
       const outcome = error.outcome ? ` (${error.outcome})` : "";
-      show(result, h("p", { class: "problem" }, h("strong", null, foreign(error.code ?? "invalid")), outcome, " ", foreign(error.message), " ", foreign(error.help ?? "")));
+      const inDoubt = error.outcome === "unknown" || error.code === "no-answer";
+      if (!inDoubt) open = null;
+      const help = inDoubt ? "It may have run. Send it again without a change: it runs once." : error.help ?? "";
+      show(result, h("p", { class: "problem" }, h("strong", null, foreign(error.code ?? "invalid")), outcome, " ", foreign(error.message), " ", foreign(help)));
     } finally {
       button.disabled = false;
     }

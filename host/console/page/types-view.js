@@ -66,17 +66,24 @@ function typePart(live, it, refresh, report) {
       }
     },
   }, label);
-  const rollOut = (label, revision, title, now) => activating(label, async () => {
-    const chosen = await chosenRollout(title, label, now);
+  const rollOut = (action, revision, question) => activating(action, async () => {
+    const chosen = await chosenRollout({ action, ...question });
     return chosen === null ? null : { revision: String(revision), ...chosen };
   });
+  const activation = (revision) => rollOut(`Activate ${revision}`, revision, {
+    title: `Activate revision ${revision} of ${it.type}?`, others: it.revision,
+    warning: it.rollout ? `Revision ${it.revision} is being rolled out: this ends that, and all entities that it has not reached run it, too.` : "",
+  });
+  const change = () => rollOut("Change the rollout", it.revision, {
+    title: `Which entities run revision ${it.revision} of ${it.type}?`, now: it.rollout, others: it.rollout.from,
+  });
   const rollBack = () => activating("Roll back", async () => {
-    const text = "The revision before it becomes the current one for all entities, under a new number. That is refused if the state cannot be migrated back.";
-    return (await confirmed(`Roll ${it.type} back?`, text, "Roll back")) ? {} : null;
+    const text = `Revision ${it.rollout.from} becomes the current one for all entities, under a new number. That is refused if the state cannot be migrated back.`;
+    return (await confirmed(`Roll ${it.type} back?`, text, "Roll back")) ? { revision: String(it.rollout.from) } : null;
   });
   const rows = (it.revisions ?? []).map((stored) => [
     count(stored.revision), short(stored.digest), bytes(stored.componentSize), count(stored.schema), stored.inactive ? "never active" : "was active",
-    may ? rollOut(`Activate ${stored.revision}`, stored.revision, `Activate revision ${stored.revision} of ${it.type}?`) : "",
+    may ? activation(stored.revision) : "",
   ]);
   return h("section", { class: "part", "data-type": it.type },
     h("h2", null, foreign(it.type)),
@@ -84,7 +91,7 @@ function typePart(live, it, refresh, report) {
       ["Revision", count(it.revision)], ["Component", `${short(it.digest)}, ${bytes(it.componentSize)}`], ["Schema", count(it.schema)], ["Pool", foreign(it.pool ?? "")],
     ].map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
     it.rollout ? rollout(it) : null,
-    it.rollout && may ? h("div", { class: "actions" }, rollOut("Change the rollout", it.revision, `Which entities run revision ${it.revision} of ${it.type}?`, it.rollout), rollBack()) : null,
+    it.rollout && may ? h("div", { class: "actions" }, change(), rollBack()) : null,
     rows.length > 0 ? table(`Other revisions of ${it.type}`, ["Revision", "Digest", "Size", "Schema", "State", ""], rows, "") : null);
 }
 
@@ -92,7 +99,7 @@ function rollout(it) {
   const { perMille, shards, rate, from, stopped } = it.rollout;
   const meter = h("meter", { min: "0", max: "1000", value: String(number(perMille)), "aria-label": "entities that run the new revision, out of 1,000" });
   return h("div", null,
-    h("p", null, `Rolled out to ${count(perMille)} of 1,000 entities and ${count(shards)} shards${number(rate) > 0 ? `, ${count(rate)} more each minute` : ""}; the others run revision ${count(from)}. `, meter),
+    h("p", null, `Rolled out to ${count(perMille)} of 1,000 entities and the first ${count(shards)} shards${number(rate) > 0 ? `, ${count(rate)} more each minute` : ""}; the others run revision ${count(from)}. `, meter),
     stopped ? h("p", { class: "problem" }, "Stopped: ", foreign(stopped)) : null);
 }
 

@@ -172,14 +172,10 @@ impl Gateway {
             router.grow(pools.shard_count());
         }
         self.pauses.grow(pools.shard_count());
-        if self.pools.learn(pools) {
-            self.follow_copied_pools();
+        if !self.pools.learn(pools) {
+            return;
         }
-    }
-
-    /// Sends the messages that wait for shards of pools that were copied to those that their entities have now.
-    fn follow_copied_pools(&self) {
-        let (pools, types) = (self.pools.get(), self.types.snapshot());
+        let types = self.types.snapshot();
         for pool in pools.iter().filter(|pool| matches!(pool.usage, PoolUse::Left(_))) {
             let place = |item: &PendingMessage| self.likely_shard(&types, &item.0.envelope);
             let shards = pool.first..=pool.last();
@@ -396,13 +392,7 @@ impl Gateway {
         loop {
             ticks.tick().await;
             let now = self.now();
-            let router = self.router();
-            let known = router.map(|router| (router.next_wake(), router.stats().buffered));
-            let Some((wake, buffered)) = known else { return };
-            if buffered > 0 {
-                // A message that was in flight when its pool was copied returns to its old shard.
-                self.follow_copied_pools();
-            }
+            let Some(wake) = self.router().map(|router| router.next_wake()) else { return };
             if wake.is_some_and(|wake| wake <= now) {
                 self.with_router(|router, now, steps| router.tick(now, steps));
             }

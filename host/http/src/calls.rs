@@ -270,7 +270,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 
 fn not_json(text: String) -> Problem {
     Problem::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, codes::NOT_JSON, text)
-        .help("send the method's arguments as JSON, or no body if it has none")
+        .help("send the body as JSON, or none if the method has no arguments")
 }
 
 fn is_json(content_type: &HeaderValue) -> bool {

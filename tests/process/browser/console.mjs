@@ -257,6 +257,15 @@ async function showingHostileTexts(page) {
   faults.splice(blocked(), 1);
 }
 
+/** What a page shows to a viewer. */
+async function asViewer(section, check) {
+  const page = await newPage();
+  await logIn(page, VIEWER);
+  await page.goto(`${urls[0]}/console/#/${section}`);
+  await check(page);
+  await page.close();
+}
+
 /** A revision is rolled out to a part of the entities, the part grows, and all go back. */
 async function rollingOut(page) {
   await page.goto(`${urls[0]}/console/#/types`);
@@ -272,15 +281,27 @@ async function rollingOut(page) {
   await dialog.getByLabel("Share").fill("12.5");
   await screenshot(page, "console-rollout");
   await dialog.getByRole("button", { name: "Activate 2" }).click();
-  await part.getByText("Rolled out to 125 of 1,000 entities and 0 shards; the others run revision 1.").waitFor();
+  await part.getByText("Rolled out to 125 of 1,000 entities and the first 0 shards; the others run revision 1.").waitFor();
+  await asViewer("types", async (page) => {
+    await page.getByText("Rolled out to 125 of 1,000").waitFor();
+    assert.equal(await page.getByRole("button", { name: /Activate|Change|Roll back/ }).count(), 0);
+  });
   await part.getByRole("button", { name: "Change the rollout" }).click();
   assert.equal(await dialog.getByLabel("Share").inputValue(), "12.5");
-  await dialog.getByLabel("And the shards 1 to").fill("7");
+  // It advances while the form is open, and does not go back.
+  await please("advance");
+  await dialog.getByLabel("Share").fill("25");
   await dialog.getByRole("button", { name: "Change the rollout" }).click();
-  await part.getByText("Rolled out to 125 of 1,000 entities and 7 shards").waitFor();
+  await part.getByText("Rolled out to 250 of 1,000 entities and the first 7 shards").waitFor();
+  await part.getByRole("button", { name: "Change the rollout" }).click();
+  await dialog.getByLabel("And the first").fill("3");
+  await dialog.getByRole("button", { name: "Change the rollout" }).click();
+  await part.getByText("Rolled out to 250 of 1,000 entities and the first 3 shards").waitFor();
   await part.getByRole("button", { name: "Roll back" }).click();
-  await dialog.getByRole("button", { name: "Cancel" }).click();
-  await part.getByText("Rolled out to 125 of 1,000").waitFor();
+  // By keyboard, Cancel is the first choice.
+  await page.keyboard.press("Enter");
+  await until("the dialog is closed", async () => (await dialog.count()) === 0);
+  await part.getByText("Rolled out to 250 of 1,000").waitFor();
   await part.getByRole("button", { name: "Roll back" }).click();
   await dialog.getByRole("button", { name: "Roll back" }).click();
   await part.locator(".facts div", { hasText: "Revision" }).getByText("3", { exact: true }).waitFor();
@@ -296,10 +317,22 @@ async function handlingDeadLetters(page) {
   await page.goto(`${urls[0]}/console/#/dead-letters`);
   const rows = page.locator("tbody tr");
   await until("all dead letters", async () => (await rows.count()) === Number(LETTERS));
+  await asViewer("dead-letters", async (page) => {
+    await until("all dead letters", async () => (await page.locator("tbody tr").count()) === Number(LETTERS));
+    assert.equal(await page.getByRole("button", { name: /Resend|Drop/ }).count(), 0);
+    const status = await page.evaluate(async () => {
+      const headers = { "content-type": "application/json" };
+      const path = "/v1/default/misbehaving/sender/dead-letters/drop";
+      return (await fetch(path, { method: "POST", headers, body: '{"numbers":["1"]}' })).status;
+    });
+    assert.equal(status, 403);
+  });
   const dialog = page.getByRole("dialog");
   await rows.first().getByRole("button", { name: "Drop" }).click();
   await dialog.getByRole("button", { name: "Drop" }).click();
   await until("one fewer", async () => (await rows.count()) === Number(LETTERS) - 1);
+  await page.getByText("1 of 1 dropped.").waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Resend");
   await isAccessible(page, "dead letters");
   await screenshot(page, "console-dead-letters");
   assert.deepEqual(await notes(), []);
@@ -308,6 +341,7 @@ async function handlingDeadLetters(page) {
   await page.getByRole("button", { name: /^Resend all/ }).click();
   await dialog.getByRole("button", { name: "Resend" }).click();
   await page.getByText("No dead letters.").waitFor();
+  await page.getByText(`${Number(LETTERS) - 2} of ${Number(LETTERS) - 1} resent.`).waitFor();
   const wanted = [...Array(Number(LETTERS)).keys()].slice(1).map(String);
   await until("all notes", async () => (await notes()).length === wanted.length);
   assert.deepEqual((await notes()).sort(), wanted.sort());
@@ -323,9 +357,6 @@ async function viewing() {
   await page.locator(".facts div", { hasText: "Version" }).waitFor();
   assert.equal(await page.getByRole("button", { name: "Send" }).count(), 0);
   assert(!(await page.getByLabel("Show values").isVisible()));
-  await page.goto(`${urls[0]}/console/#/types`);
-  await page.locator('section[data-type="counter"] table').waitFor();
-  assert.equal(await page.getByRole("button", { name: /Activate|Roll back/ }).count(), 0);
   const refused = await page.evaluate(async () => {
     const headers = { "content-type": "application/json" };
     const drain = await fetch("/v1/admin/drain", { method: "POST", headers, body: '{"node":"n1"}' });
@@ -351,6 +382,7 @@ async function crossing(page) {
       attempt("/v1/admin/drain", { method: "POST", mode: "no-cors", headers: { "content-type": "text/plain" }, body: '{"node":"n2"}' }),
       attempt("/v1/default/counter/alice/call/add", { method: "POST", mode: "no-cors", body: "1" }),
       attempt("/v1/default/counter/alice/call/get", {}),
+      attempt("/v1/default/misbehaving/sender/dead-letters/drop", { method: "POST", mode: "no-cors", body: '{"numbers":["1"]}' }),
       attempt("/console/logout", { method: "POST", mode: "no-cors" }),
     ]);
   }, urls[0]);

@@ -15,15 +15,22 @@ use rustls::pki_types::CertificateDer;
 
 use crate::http::{CallsEntities, HttpReply, post};
 
+/// Calls after which a caller opens another connection: the gateway closes one after 10,000 requests.
+const CALLS: u32 = 9_000;
+
 /// A caller with a token.
 pub struct Http3Caller {
-    /// `https://` and the host.
-    origin: String,
+    address: SocketAddr,
+    host: String,
     authorization: HeaderValue,
-    connection: SendRequest<h3_quinn::OpenStreams, Bytes>,
     /// Closed with the caller.
-    _endpoint: Endpoint,
+    endpoint: Endpoint,
+    connection: Connection,
+    /// How many calls the connection may still carry.
+    left: u32,
 }
+
+type Connection = SendRequest<h3_quinn::OpenStreams, Bytes>;
 
 impl Http3Caller {
     /// Connects to the gateway at this address, which has this certificate for this name.
@@ -44,18 +51,23 @@ impl Http3Caller {
         endpoint.set_default_client_config(ClientConfig::new(Arc::new(
             QuicClientConfig::try_from(tls)?,
         )));
-        let connection = h3_quinn::Connection::new(endpoint.connect(address, host)?.await?);
-        let (mut driver, connection) = h3::client::new(connection).await?;
-        // It ends with its connection; requests report why.
-        tokio::spawn(async move { poll_fn(|context| driver.poll_close(context)).await });
-        let authorization = format!("Bearer {token}").parse()?;
         Ok(Self {
-            origin: format!("https://{host}"),
-            authorization,
-            connection,
-            _endpoint: endpoint,
+            address,
+            host: host.to_owned(),
+            authorization: format!("Bearer {token}").parse()?,
+            connection: open(&endpoint, address, host).await?,
+            endpoint,
+            left: CALLS,
         })
     }
+}
+
+async fn open(endpoint: &Endpoint, address: SocketAddr, host: &str) -> Result<Connection> {
+    let connection = h3_quinn::Connection::new(endpoint.connect(address, host)?.await?);
+    let (mut driver, connection) = h3::client::new(connection).await?;
+    // It ends with its connection; requests report why.
+    tokio::spawn(async move { poll_fn(|context| driver.poll_close(context)).await });
+    Ok(connection)
 }
 
 impl CallsEntities for Http3Caller {
@@ -65,7 +77,12 @@ impl CallsEntities for Http3Caller {
         body: String,
         key: Option<&str>,
     ) -> Result<HttpReply> {
-        let request = post(&self.origin, call, &self.authorization, key);
+        if self.left == 0 {
+            self.connection = open(&self.endpoint, self.address, &self.host).await?;
+            self.left = CALLS;
+        }
+        self.left -= 1;
+        let request = post(&format!("https://{}", self.host), call, &self.authorization, key);
         let mut stream = self.connection.send_request(request.body(())?).await?;
         stream.send_data(Bytes::from(body)).await?;
         stream.finish().await?;

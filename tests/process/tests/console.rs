@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
 use ostraca_client::{
-    CallOptions, Client, DeadLetterAction, DeadLettersRequest, Entity, MessageKind,
+    CallOptions, Client, DeadLetterAction, DeadLettersRequest, Entity, MessageKind, Rollout,
 };
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{call, until};
@@ -189,6 +189,10 @@ async fn a_browser_shows_what_happens_and_sends_messages() -> Result<()> {
             "kill" => cluster.kill_9(2)?,
             "pause-own" => cluster.pause(0)?,
             "resume-own" => cluster.resume(0)?,
+            "advance" => {
+                let further = Rollout { shards: Some(7), ..Rollout::default() };
+                admin.roll_out("counter", Some(2), Some(further)).await?;
+            }
             "resend-second" => resend_second(&admin).await?,
             other => bail!("the script asks for {other:?}"),
         }

@@ -9,8 +9,8 @@ use crate::ids::ShardId;
 
 impl<T: Clone> Router<T> {
     /// Moves the buffered messages of these shards to those that `place` names, where they are in their order of arrival
-    /// too. How long they have waited still counts. A message in flight returns to the shard for which it was sent, so this
-    /// is called again later.
+    /// too. How long they have waited still counts. A message in flight returns to the shard for which it was sent, and is
+    /// refused there at its buffer timeout.
     pub fn move_buffered(
         &mut self,
         now: u64,

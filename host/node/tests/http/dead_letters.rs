@@ -61,7 +61,7 @@ async fn r19_dead_letters_are_handled_over_http() {
 
     // Only those who may manage the type.
     let began = Instant::now();
-    while gateway.handle("operator", "drop", "", "{}").await.status != 400 {
+    while gateway.handle("operator", "drop", "", &named(&[77_777])).await.status != 404 {
         assert!(began.elapsed() < SOON, "the policy does not arrive");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -18,7 +18,7 @@ impl Soak {
     }
 
     fn with(log: RoundLog) -> Result<Self> {
-        let rounds = log.lines()?.len() as u64;
+        let rounds = rounds(&log)?.len() as u64;
         Ok(Self { log, rounds })
     }
 
@@ -40,8 +40,7 @@ impl Soak {
         if !self.log.is_kept() {
             return Ok(None);
         }
-        let rounds: Vec<_> =
-            self.log.lines()?.iter().map(|line| round(line)).collect::<Result<_>>()?;
+        let rounds = rounds(&self.log)?;
         let column = |place: usize| rounds.iter().map(move |round| round[place]);
         let (commands, doubtful) = (column(2).sum::<u64>(), column(0).sum::<u64>());
         let slowest = column(1).max().unwrap_or(0);
@@ -50,6 +49,10 @@ impl Soak {
             rounds.len()
         )))
     }
+}
+
+fn rounds(log: &RoundLog) -> Result<Vec<[u64; 3]>> {
+    log.lines()?.iter().map(|line| round(line)).collect()
 }
 
 fn round(line: &str) -> Result<[u64; 3]> {

@@ -45,23 +45,6 @@ fn m1_a_shard_with_an_owner_gets_them_at_once() {
 }
 
 #[test]
-fn m1_a_message_in_flight_follows_once_it_returns() {
-    let mut harness = Harness::new();
-    harness.update(1, Some(member("a", 1)), false);
-    harness.route(1);
-    assert_eq!(harness.sent.len(), 1);
-    harness.take(ONE, |_| TWO);
-    harness.update(2, None, false);
-    let returned = AttemptResult::NotOwner { epoch: Epoch(2), owner: None };
-    harness.answer(harness.last_tag(), returned);
-    harness.update_two();
-    assert_eq!(harness.sent.len(), 1, "it waits for the old shard");
-    harness.take(ONE, |_| TWO);
-    assert_eq!(harness.sent.len(), 2);
-    assert_eq!(harness.router.stats().buffered, 0);
-}
-
-#[test]
 fn m1_a_moved_message_keeps_its_buffer_timeout() {
     let mut harness = Harness::new();
     let timeout = Settings::default().buffer_timeout;

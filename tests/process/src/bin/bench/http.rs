@@ -1,6 +1,6 @@
-//! P17: calls over HTTP/1.1 and HTTP/3, compared with those of the Rust client over QUIC, on the same node in the same run. Each caller
-//! has a connection and one call in flight; to the node, each call is a caller of its own. `HOT_SECONDS=n` is
-//! the duration of the last loop, all of whose callers call one entity.
+//! P17: calls over HTTP/1.1 and HTTP/3, compared with those of the Rust client over QUIC, in the same run. Each caller has
+//! a connection and one call in flight; to the node, each call is a caller of its own. `HOT_SECONDS=n` is the duration
+//! of the loop whose callers all call one entity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -77,7 +77,8 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let before = (processors(&etcd)?, usage::processor_time(std::process::id())?);
     let (began, seen) = (Instant::now(), events.load(Ordering::Relaxed));
     let until = began + bench.time;
-    let renewing = (0..nodes).map(|node| renew(opened[node % stores].clone(), node, renewal, until));
+    let renewing =
+        (0..nodes).map(|node| renew(opened[node % stores].clone(), node, renewal, until));
     let renewing: Vec<_> = renewing.map(tokio::spawn).collect();
     let moving = tokio::spawn(move_shards(opened[0].clone(), rows, until));
     let (mut waits, mut late) = (Histogram::<u64>::new(3)?, 0);
