@@ -99,15 +99,16 @@ async fn over_http3(bench: &mut Bench, quic_p50: f64, quic_rate: f64) -> Result<
     let one = vec![Http3Caller::connect(address, at, &token).await?];
     let result = loaded(bench, &node, one, named("one", 1), false, settings).await?;
     let p50 = micros(result.percentile(50.0));
-    bench.line("P17 HTTP/3 p50", (p50, "us"), None, Some(p50 / quic_p50), settings);
+    let aim = Some(SLOWER * quic_p50);
+    bench.line("P17 HTTP/3 p50", (p50, "us"), aim, Some(p50 / quic_p50), settings);
     let settings = format!("over HTTP/3, {ENTITIES} entities, {IN_FLIGHT} callers");
     let mut all = Vec::new();
     for _ in 0..IN_FLIGHT {
         all.push(Http3Caller::connect(address, at, &token).await?);
     }
     let result = loaded(bench, &node, all, named("many", ENTITIES), false, &settings).await?;
-    let rate = result.rate();
-    bench.line("P17 HTTP/3 rate", (rate, "/s"), None, Some(rate / quic_rate), &settings);
+    let (rate, aim) = (result.rate(), Some(SHARE * quic_rate));
+    bench.line("P17 HTTP/3 rate", (rate, "/s"), aim, Some(rate / quic_rate), &settings);
     client.close().await;
     node.stop()?;
     Ok(())
