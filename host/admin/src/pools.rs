@@ -1,5 +1,7 @@
 //! Lists the cluster's pools, and creates more of them (K4, K39, M1), by compare-and-set on their row.
 
+use std::collections::HashMap;
+
 use ostraca_catalog as catalog;
 use ostraca_catalog::pool::{PoolEntry, PoolsRow};
 use ostraca_catalog::rows::{self, POOLS};
@@ -13,7 +15,7 @@ use ostraca_core::ids::ShardId;
 use ostraca_core::pools::{DEFAULT_POOL, Pool, PoolUse, Pools, check_name, parse_host_role};
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::{self, PoolInfo, PoolsRequest, Problem};
+use ostraca_wire::proto::{self, NumberedHost, PoolInfo, PoolsRequest, Problem};
 use ostraca_wire::server::AdminOutput;
 
 use super::catalog_problem::to_problem;
@@ -33,10 +35,12 @@ impl AdminService {
             self.create_pool(principal, wanted).await?;
         }
         let (row, pools) = self.read_pools().await?;
+        let mut numbers = self.read_numbers().await?;
         let view = self.current_view();
         let info = |pool: &Pool| {
             let entry = row.pools.iter().find(|entry| entry.name == pool.name);
-            to_wire(&view, pool, entry)
+            let numbers = numbers.remove(&pool.name).unwrap_or_default();
+            PoolInfo { numbers, ..to_wire(&view, pool, entry) }
         };
         Ok(AdminOutput::Pools(proto::Pools { pools: pools.iter().map(info).collect() }))
     }
@@ -49,6 +53,25 @@ impl AdminService {
         let pools = row.add_to(&self.gateway.pools.get()).map_err(to_problem)?;
         self.gateway.learn_pools(&pools);
         Ok((row, pools))
+    }
+
+    /// Which host has which number (E5), by pool.
+    async fn read_numbers(&self) -> Result<HashMap<String, Vec<NumberedHost>>, Problem> {
+        let store = &*self.deployer.cluster_store;
+        let (all, _) = store.list("numbers/").await.map_err(|error| store_failed(&error))?;
+        let mut numbers = HashMap::new();
+        for stored in &all {
+            if let Some((RowKey::Numbers(pool), Row::Numbers(row), _)) =
+                rows::decode_row(stored).map_err(to_problem)?
+            {
+                let of_pool = row
+                    .holders
+                    .iter()
+                    .map(|it| NumberedHost { node: it.member.node.to_string(), number: it.number });
+                numbers.insert(pool.to_string(), of_pool.collect());
+            }
+        }
+        Ok(numbers)
     }
 
     /// Adds a pool behind the others, unless the cluster has it already.
@@ -226,6 +249,7 @@ fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolIn
         copied_to: copied_to.into(),
         copied: matches!(pool.usage, PoolUse::Left(_)),
         filled_from: filled_from.into(),
+        numbers: Vec::new(),
     }
 }
 

@@ -287,6 +287,7 @@ fn responses_about_the_cluster() {
         copied_to: "t".into(),
         copied: true,
         filled_from: "f".into(),
+        numbers: vec![NumberedHost { node: "n".into(), number: 16 }],
     };
     let entity = EntityInfo {
         r#type: "t".into(),
@@ -467,8 +468,8 @@ fn responses_about_the_cluster() {
         ),
         (
             Response::Pools(Pools { pools: vec![pool] }),
-            "0801b201250a230a016e100218032201682a017232017338074008480950\
-             0a5a01626201746801720166",
+            "0801b2012c0a2a0a016e100218032201682a017232017338074008480950\
+             0a5a016262017468017201667a050a016e1010",
         ),
         (
             Response::PoolCopy(PoolCopyProgress {

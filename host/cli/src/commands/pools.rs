@@ -53,6 +53,12 @@ pub(crate) async fn run(global: &Global, args: &PoolArgs) -> Result<Exit, Failur
     });
     let header = ["POOL", "SHARDS", "OWNED", "ROLE", "HOSTS", "HASH", "STRATEGY", "STATE"];
     output::table(header, rows.collect());
+    let mut numbered = pools.iter().filter(|pool| !pool.numbers.is_empty()).peekable();
+    if numbered.peek().is_some() {
+        output::line("");
+        let rows = numbered.map(|pool| [pool.name.clone(), numbers(pool)]);
+        output::table(["POOL", "NUMBERS OF ITS HOSTS"], rows.collect());
+    }
     Ok(Exit::Done)
 }
 
@@ -81,13 +87,21 @@ fn state(pool: &PoolInfo) -> String {
     }
 }
 
+/// Which host has which number, in a pool without a manager.
+fn numbers(pool: &PoolInfo) -> String {
+    let numbers = pool.numbers.iter().map(|it| format!("{} {}", it.number, it.node));
+    numbers.collect::<Vec<_>>().join(", ")
+}
+
 /// The first and the last shard.
 fn shards(pool: &PoolInfo) -> String {
     format!("{}-{}", pool.first_shard, pool.first_shard + pool.shards.saturating_sub(1))
 }
 
 fn to_json(pool: &PoolInfo) -> Value {
+    let numbers = pool.numbers.iter().map(|it| json!({ "node": it.node, "number": it.number }));
     json!({
+        "numbers": numbers.collect::<Vec<_>>(),
         "name": pool.name, "first_shard": pool.first_shard, "shards": pool.shards,
         "shards_owned": pool.shards_owned, "role": pool.role, "hosts": pool.hosts,
         "hash": pool.hash, "strategy": some(&pool.strategy), "min_hosts": pool.min_hosts,

@@ -373,6 +373,11 @@ async fn e6_a_stateless_pool_survives_kills_and_grows() {
     let all = [first.as_str(), second, third];
     cluster.wait("three hosts divide it", |view| divided_by(view, &all)).await.expect("divided");
     deploy(&client, "free", "free").await.expect("deployed");
+    let pools = client.pools(None).await.expect("pools");
+    let numbers = |pool: usize| pools[pool].numbers.iter().map(|it| (it.number, it.node.as_str()));
+    let (hosts, taken): (BTreeSet<_>, Vec<_>) = numbers(1).map(|it| (it.1, it.0)).unzip();
+    assert_eq!((hosts, taken), (all.into(), vec![0, 1, 2]), "{pools:?}");
+    assert_eq!(numbers(0).count(), 0, "the manager's pool has none");
 
     // Commands go on through a kill and a return, each exactly once.
     let session = client.session();
