@@ -82,6 +82,7 @@ soak: setup
 	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
 	@STALE=$${STALE:-2000} $(CARGO) test --release --package ostraca-sim --test cluster_mutations r8_ -- --nocapture
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state --test without_manager --test thrown_away --test tells -- --nocapture --test-threads 1
+	@MODEL=all $(CARGO) test --release --package ostraca-core --lib e13_every_interleaving -- --nocapture
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-core --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
