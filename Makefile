@@ -79,7 +79,11 @@ bench: setup
 SOAK ?= $(CARGO_TARGET_DIR)/soak
 soak: setup
 	@echo 'soak: simulations, every state of a model, then kills of a real node, then attacks on a real cluster; some hours by default'
-	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds --test cluster_seeds -- --nocapture
+	@SEEDS=$${SEEDS:-20000} $(CARGO) test --release --package ostraca-sim --test seeds -- --nocapture
+	@mkdir -p $(SOAK); first=$$(cat $(SOAK)/first-cluster-seed 2>/dev/null || echo 1); seeds=$${SEEDS:-20000}; \
+	  echo "soak: the clusters of $$seeds seeds, from $$first on"; \
+	  FIRST=$$first SEEDS=$$seeds $(CARGO) test --release --package ostraca-sim --test cluster_seeds no_cluster -- --nocapture && \
+	  echo $$((first + seeds)) >$(SOAK)/first-cluster-seed
 	@STALE=$${STALE:-2000} $(CARGO) test --release --package ostraca-sim --test cluster_mutations r8_ -- --nocapture
 	@MODEL=all $(CARGO) test --release --package ostraca-model --test every_state --test without_manager --test thrown_away --test tells -- --nocapture --test-threads 1
 	@MODEL=all $(CARGO) test --release --package ostraca-core --lib e13_every_interleaving -- --nocapture
