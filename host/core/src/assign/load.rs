@@ -147,19 +147,15 @@ fn best_move(
     let after = |cost: u64| {
         view.ratio(from, loads[from] - cost).max(view.ratio(to, loads[to].saturating_add(cost)))
     };
-    // `load * (1 - percent / 200)`, without fractions.
-    let damped = loads[from].saturating_mul(200 - percent.min(199));
-    let most = Ratio::new(damped, view.weight(from).saturating_mul(200));
-    // With this cost, both would have the same: the best shard is one next to it.
     let (heavy, light) = (u128::from(view.weight(from)), u128::from(view.weight(to)));
-    let surplus = (u128::from(loads[from]) * light).saturating_sub(u128::from(loads[to]) * heavy);
-    let even = u64::try_from(surplus.div_ceil(heavy + light)).unwrap_or(u64::MAX);
-    let even = (even, ShardId(0));
-    let next = [shards.range(even..).next(), shards.range(..even).next_back()];
-    let fits = next
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|(cost, _)| view.ratio(to, loads[to].saturating_add(*cost)) <= most);
-    fits.min_by_key(|(cost, shard)| (after(*cost), *shard))
+    let (has, gets) = (u128::from(loads[from]), u128::from(loads[to]));
+    // What the target may have: `has * (1 - percent / 200)`, in proportion to the weights.
+    let damped = has * u128::from(200 - percent.min(199)) * light / (heavy * 200);
+    let most = u64::try_from(damped.checked_sub(gets)?).unwrap_or(u64::MAX);
+    // With this cost, both would have the same: the best shard is the next one above it or below it that fits.
+    let even = (has * light).saturating_sub(gets * heavy).div_ceil(heavy + light);
+    let even = u64::try_from(even).unwrap_or(u64::MAX);
+    let above = shards.range((even, ShardId(0))..).next().filter(|(cost, _)| *cost <= most);
+    let below = shards.range(..(even.min(most.saturating_add(1)), ShardId(0))).next_back();
+    above.into_iter().chain(below).copied().min_by_key(|(cost, shard)| (after(*cost), *shard))
 }

@@ -2,7 +2,8 @@
 
 use super::super::random::SplitMix64;
 use super::{ALL, AllocationStrategy, AllocationView, given, settle, view};
-use crate::assign::MeasuredLoad;
+use crate::assign::{MeasuredLoad, Move};
+use crate::ids::ShardId;
 
 const STRATEGY: MeasuredLoad = MeasuredLoad::new(20);
 
@@ -59,6 +60,16 @@ fn a4_one_hot_shard_is_left_alone_and_the_others_leave_it() {
     settle(&STRATEGY, &mut view, ALL);
     assert_eq!(view.shards[0].owner, Some(0));
     assert_eq!(view.counts()[0], 1, "{:?}", loads(&view));
+}
+
+#[test]
+fn a4_a_lighter_shard_moves_if_the_best_is_too_much() {
+    // The third host would give its shard with the load 3, but then the last one had not clearly less than it has now.
+    let mut view = view(&[2, 2, 3, 1, 4], 0);
+    let loads = [208, 80, 274, 6, 310, 0, 3, 375, 11, 247, 11, 8];
+    view.shards.iter_mut().zip(loads).for_each(|(place, load)| place.load = load);
+    let moves = STRATEGY.rebalance(&view, ALL);
+    assert_eq!(moves, [Move { shard: ShardId(6), to: 4 }]);
 }
 
 #[test]

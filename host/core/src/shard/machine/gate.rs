@@ -295,6 +295,9 @@ impl Machine {
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
         let migrated = state.migration.take_if(|(migration, ..)| *migration == turn);
         let is_unknown = matches!(outcome, CommitOutcome::Unknown(_));
+        if matches!(outcome, CommitOutcome::Refused(_)) {
+            state.stored -= gated.stored;
+        }
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
@@ -410,6 +413,7 @@ impl Machine {
             let turn = commit.head.turn;
             let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { continue };
             let Some(gated) = state.gate.remove(at) else { continue };
+            state.stored -= gated.stored;
             for id in gated.message.into_iter().chain(gated.queries.into_iter().map(|(id, ..)| id))
             {
                 self.finish(&commit.entity, &id, outcome.clone(), false);

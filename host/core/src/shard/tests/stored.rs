@@ -141,6 +141,29 @@ fn k38_deletions_and_refused_turns_leave_the_count() {
 }
 
 #[test]
+fn k38_a_page_between_two_refusals_counts_what_is_stored() {
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    let (number, _) = harness.count().expect("a page");
+    // Two turns wait for the store, which refuses the first one, and therefore the second one too.
+    for sequence in [2, 3] {
+        harness.send(sequence, sequence - 1, MessageKind::Command);
+        let (generation, id, message) = harness.running.take().expect("a turn");
+        let output = turn(GuestReply::Result(Bytes::new()), true);
+        let result = TurnOutput { state_bytes: Some(50), ..output };
+        let entity = message.target.clone();
+        harness.handle(Event::TurnDone { entity, generation, turn: id, result });
+    }
+    harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    harness.heads(number, vec![(alice(), stored(1, 2))], None);
+    assert_eq!(harness.counted(), Some((1, 2)));
+    harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 1 }));
+    assert_eq!(harness.counted(), Some((1, 2)));
+}
+
+#[test]
 fn k38_after_an_unknown_commit_heads_are_read_again() {
     let mut harness = Harness::serving();
     let (number, _) = harness.count().expect("a page");
