@@ -145,7 +145,9 @@ async fn behave(cluster: &mut Cluster, client: &Client, guest: &Guest) -> Result
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entity_behaves_alike_in_every_language() -> Result<()> {
     let guests = tokio::task::spawn_blocking(guests).await??;
-    let options = Options { settings: "lease = \"2 s\"\n".into(), ..Options::three("behaviours") };
+    // Three nodes compile the same large components at once, beside another suite.
+    let settings = "lease = \"2 s\"\n[compiler]\ntimeout = \"5 min\"\n".into();
+    let options = Options { settings, ..Options::three("behaviours") };
     let mut cluster = Cluster::start(&options).await?;
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
