@@ -40,7 +40,7 @@ impl AdminService {
         let info = |pool: &Pool| {
             let entry = row.pools.iter().find(|entry| entry.name == pool.name);
             let numbers = numbers.remove(&pool.name).unwrap_or_default();
-            PoolInfo { numbers, ..to_wire(&view, pool, entry) }
+            to_wire(&view, pool, entry, numbers)
         };
         Ok(AdminOutput::Pools(proto::Pools { pools: pools.iter().map(info).collect() }))
     }
@@ -226,7 +226,12 @@ fn check_same(known: &PoolEntry, wanted: &PoolEntry) -> Result<(), Problem> {
     ))
 }
 
-fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolInfo {
+fn to_wire(
+    view: &ClusterView,
+    pool: &Pool,
+    entry: Option<&PoolEntry>,
+    numbers: Vec<NumberedHost>,
+) -> PoolInfo {
     let is_host = |row: &&NodeRow| row.status == NodeStatus::Live && row.hosts(pool);
     let (copied_to, filled_from) = match &pool.usage {
         PoolUse::Open => ("", ""),
@@ -249,7 +254,7 @@ fn to_wire(view: &ClusterView, pool: &Pool, entry: Option<&PoolEntry>) -> PoolIn
         copied_to: copied_to.into(),
         copied: matches!(pool.usage, PoolUse::Left(_)),
         filled_from: filled_from.into(),
-        numbers: Vec::new(),
+        numbers,
     }
 }
 

@@ -30,6 +30,7 @@ use self::soak::Soak;
 use crate::cluster::{Options, TIMEOUT, View};
 use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
+use crate::rounds::number;
 use crate::{Cluster, artifacts};
 
 /// Number of rounds that must count for each attack.
@@ -92,12 +93,6 @@ pub struct Report {
     pub repeated: Vec<String>,
     /// Total number of commands.
     pub commands: u64,
-}
-
-/// Reads a number from an environment variable.
-#[must_use]
-pub fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 impl AttackRun {

@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::attack::number;
+/// Reads a number from an environment variable.
+#[must_use]
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
 
 /// The lines of earlier runs, if they are kept.
 pub(crate) struct RoundLog {

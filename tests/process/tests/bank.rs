@@ -20,13 +20,13 @@ use anyhow::{Context, Result, ensure};
 use ostraca_client::Client;
 use ostraca_core::hash::shard_of;
 use ostraca_process_tests::Cluster;
-use ostraca_process_tests::attack::number;
 use ostraca_process_tests::bank::{
     Audit, BankSize, Order, TransferLoad, account_id, check_no_dead_letters, deploy_bank,
     open_accounts,
 };
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::history::now;
+use ostraca_process_tests::rounds::number;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Mutex;

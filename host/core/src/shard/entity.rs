@@ -183,7 +183,7 @@ pub(super) struct ResidentEntity {
     pub(super) expires: bool,
     /// Whether the entity had no head when it was loaded, and no turn since: its head is made from the shard's floor.
     pub(super) is_headless: bool,
-    /// What it counts for after the last turn that ran (K38).
+    /// What it counts for once all turns in the gate are durable (K38): those that leave it without effect are taken off.
     pub(super) stored: Amount,
 }
 
