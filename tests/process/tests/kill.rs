@@ -13,6 +13,7 @@ use ostraca_oracle::Outcome;
 use ostraca_process_tests::history::{is_superseded, until_answered};
 use ostraca_process_tests::load::InFlightCounter;
 use ostraca_process_tests::node_dir::deploy_example;
+use ostraca_process_tests::rounds::number;
 use ostraca_process_tests::{HistoryRecorder, NodeDir, NodeProcess};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,10 +26,6 @@ const IN_FLIGHT: usize = 12;
 const ENTITIES: u64 = 40;
 /// Minimum number of commands in doubt at each kill.
 const DOUBTFUL: u64 = 32;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 /// Keeps messages in flight until it is stopped, to entities that all sessions share.
 async fn sender(

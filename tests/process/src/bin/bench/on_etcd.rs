@@ -17,7 +17,7 @@ use futures::future::{join_all, try_join_all};
 use hdrhistogram::Histogram;
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::SHARDS_PER_CHUNK;
-use ostraca_process_tests::usage;
+use ostraca_process_tests::{rounds, usage};
 use ostraca_store::{ClusterStore, CompareAndSet, RowEvent};
 use ostraca_store_etcd::{EtcdStore, Options};
 use ostraca_test_servers::etcd::Cluster;
@@ -28,7 +28,7 @@ use crate::Bench;
 
 const SHARDS: u32 = 4_096;
 /// How often a node renews its lease by default, in milliseconds.
-const RENEWAL: usize = 750;
+const RENEWAL: u64 = 750;
 /// The answer must come within this many renewal intervals: 80 % of the lease.
 const LATE: f64 = 3.2;
 /// Bytes of a node's row, and of the row of 64 shards.
@@ -37,8 +37,8 @@ const SHARD_BYTES: usize = 64 * 16;
 /// Rows of shards that the manager changes each second.
 const MOVES: usize = 4;
 
-fn number(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default).max(1)
+fn number(name: &str, default: u64) -> u64 {
+    rounds::number(name).unwrap_or(default).max(1)
 }
 
 struct Figures {
@@ -47,8 +47,8 @@ struct Figures {
 }
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let (nodes, stores) = (number("NODES", 1_000), number("STORES", 20));
-    let renewal = Duration::from_millis(number("RENEWAL", RENEWAL) as u64);
+    let (nodes, stores) = (number("NODES", 1_000) as usize, number("STORES", 20) as usize);
+    let renewal = Duration::from_millis(number("RENEWAL", RENEWAL));
     let etcd = Cluster::start(3);
     let options = Options::new(etcd.endpoints());
     let first = EtcdStore::create(options.clone(), ClusterId(7), "bench").await?;
