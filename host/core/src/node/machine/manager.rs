@@ -150,6 +150,10 @@ impl Manager {
         let shards = context.identity.pools.shard_count();
         if let Some(term) = &mut self.term {
             term.chunks.resize_with(chunk_count(shards) as usize, ManagedChunk::default);
+            // A row that had only shards without a manager may get others now.
+            for chunk in term.chunks.iter_mut().filter(|chunk| chunk.stored.is_none()) {
+                chunk.sealed = false;
+            }
             term.dirty_chunks.add_all(shards);
             term.set_pools(&context.identity.pools);
             self.decision_needed = true;

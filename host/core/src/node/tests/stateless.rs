@@ -240,6 +240,27 @@ fn e5_a_draining_host_serves_while_the_others_are_gone() {
     assert_eq!(owned(&cluster)["a"].len(), FREE as usize);
 }
 
+/// Each host would leave the pool to the other one during its probation.
+#[test]
+fn r9_a_stateless_pool_outlives_an_outage_of_the_store() {
+    let mut cluster = leaderless(&["a", "b"]);
+    let (lease, before) = (cluster.settings.lease, cluster.epochs());
+    for _ in 0..lease * 4 / 100 {
+        cluster.now += 100;
+        for node in ["a", "b"] {
+            cluster.handle(node, Event::Tick);
+        }
+    }
+    assert!(owned(&cluster).values().all(Vec::is_empty), "R9");
+    cluster.run(1_000);
+    assert_eq!(owned(&cluster).values().flatten().count(), FREE as usize);
+    let raised = cluster.epochs().into_iter().map(|(shard, at)| at.0 - before[&shard].0).max();
+    assert!(raised <= Some(2), "{raised:?}: hosts without a store take no shards");
+    cluster.run(lease * 8);
+    let shares: Vec<_> = owned(&cluster).values().map(Vec::len).collect();
+    assert_eq!(shares, [35, 35], "after the probation");
+}
+
 #[test]
 fn e8_a_lost_answer_costs_only_time() {
     let mut cluster = leaderless(&["a", "b"]);
@@ -312,4 +333,21 @@ fn r10_the_manager_decides_in_a_row_that_others_renew() {
     cluster.run(30);
     assert!(cluster.epochs()[&shard] > before[&shard]);
     assert!(cluster.nodes[&to].owns.contains_key(&shard));
+}
+
+#[test]
+fn m1_a_pool_behind_a_stateless_one_gets_owners() {
+    let mut cluster = of(&["a", "b"]);
+    // Its shards begin in a row that had only shards of the pool without a manager.
+    let mut pools = pools();
+    pools.add(Pool::new("plain", 10, &pools)).expect("a pool");
+    for node in ["a", "b"] {
+        cluster.handle(node, Event::PoolsChanged(pools.clone()));
+    }
+    let before = cluster.epochs();
+    cluster.run(5_000);
+    let owned = cluster.nodes.values().map(|node| node.owns.len()).collect::<Vec<_>>();
+    assert_eq!(owned, [46, 46], "12, 70 and 10 shards");
+    let after = cluster.epochs();
+    assert!(before.iter().all(|(shard, epoch)| after[shard] == *epoch), "others stay");
 }

@@ -57,14 +57,18 @@ impl Probation {
 
 impl Holdings {
     /// A node that could commit nothing for one lease releases its shards (R9). Returns whether it did.
+    ///
+    /// The lease begins anew when the node gets shards again: if no other host can have them, it gets them at once, and
+    /// would release them before the store could answer a claim, again and again.
     pub(in super::super) fn release_without_store(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
         membership: &Membership,
     ) -> bool {
+        let held_again = self.probation.and_then(|it| it.first_held_again_at);
         if self.shards.is_empty()
-            || !membership.has_lost_store(context)
+            || !membership.has_lost_store_since(context, held_again.unwrap_or_default())
             || context.has_mutation(Mutation::KeepShardsWithoutStore)
         {
             return false;

@@ -41,9 +41,14 @@ impl Membership {
     /// Whether a node that could use its `EntityStore` got no response for one lease (R9). While the node's own lease
     /// has lapsed, this is unknown, and the result is false.
     pub(in super::super) fn has_lost_store(&self, context: &Context) -> bool {
+        self.has_lost_store_since(context, 0)
+    }
+
+    /// As [`Self::has_lost_store`], but the lease begins at this time at the earliest.
+    pub(in super::super) fn has_lost_store_since(&self, context: &Context, begin: u64) -> bool {
         let now = context.mono();
         self.registration().is_some_and(|own| {
-            let since = self.store_last_responded.max(own.recovered_at);
+            let since = self.store_last_responded.max(own.recovered_at).max(begin);
             !own.lease_has_lapsed(now) && now.saturating_sub(since) >= context.settings.lease
         })
     }

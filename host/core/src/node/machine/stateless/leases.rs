@@ -133,7 +133,11 @@ impl Stateless {
             let is_wanted = is_wanted && self.may_begin(context, pool, row);
             let step = match row.owner.as_ref() == Some(work.me) {
                 true => self.own_step(context, membership, holdings, shard, row, is_wanted),
-                false if is_wanted && self.is_free(context, observed, shard, row) => {
+                false
+                    if is_wanted
+                        && !membership.has_lost_store(context)
+                        && self.is_free(context, observed, shard, row) =>
+                {
                     Step::Take(next_epoch(holdings, shard, row))
                 }
                 false => Step::Nothing,
@@ -178,7 +182,9 @@ impl Stateless {
             holdings.note_released(shard, row.epoch);
         }
         match holdings.was_released(shard, row.epoch) {
-            true if is_wanted => Step::Take(next_epoch(holdings, shard, row)),
+            true if is_wanted && !membership.has_lost_store(context) => {
+                Step::Take(next_epoch(holdings, shard, row))
+            }
             true => Step::Release,
             false => Step::Nothing,
         }

@@ -40,7 +40,8 @@ impl Stateless {
         let first_left = row.holders.iter().position(|holder| !has_gone(&holder.member));
         let (place, has_gone_ones) =
             (row.place_of(me), row.holders.iter().any(|holder| has_gone(&holder.member)));
-        let wants = wants_number(context, observed, membership, holdings, pool, me);
+        let others = row.holders.iter().map(|it| &it.member).filter(|member| *member != me);
+        let wants = wants_number(context, observed, membership, holdings, pool, me, others);
         let cleans = has_gone_ones && (first_left.is_none() || first_left == place);
         if wants == place.is_some() && !(cleans && place.is_some()) {
             return;
@@ -84,15 +85,17 @@ fn is_gone(context: &Context, observed: &ObservedCluster, member: &Member) -> bo
             && observed.lapsed(&member.node, context.mono(), context.settings.lease_margin))
 }
 
-/// Whether this node should own shards of a pool, which nobody does if the pool is closed. One that is draining, or whose `EntityStore` does not respond (R9),
-/// should not as long as another host can.
-fn wants_number(
+/// Whether this node should own shards of a pool, which nobody does if the pool is closed. One that is draining, or whose
+/// `EntityStore` does not respond (R9), should not as long as another host can. Only one of the `others`, which have
+/// numbers, counts: all hosts may have lost the store at the same time, and must not all give up their numbers.
+fn wants_number<'a>(
     context: &Context,
     observed: &ObservedCluster,
     membership: &Membership,
     holdings: &Holdings,
     pool: &Pool,
     me: &Member,
+    mut others: impl Iterator<Item = &'a Member>,
 ) -> bool {
     if pool.is_closed() || !membership.stays() || membership.is_departing() {
         return false;
@@ -101,7 +104,9 @@ fn wants_number(
     let is_able =
         !is_draining && !membership.has_lost_store(context) && !holdings.on_probation(context);
     // Without a manager, nobody marks a host dead: what counts is whether it renews its lease.
-    let renews =
-        |host: &Member| !observed.lapsed(&host.node, context.mono(), context.settings.lease_margin);
-    is_able || !observed.eligible_hosts(pool).any(|(host, _)| host.node != me.node && renews(&host))
+    let can_own = |other: &Member| {
+        observed.eligible_hosts(pool).any(|(host, _)| host == *other)
+            && !observed.lapsed(&other.node, context.mono(), context.settings.lease_margin)
+    };
+    is_able || !others.any(can_own)
 }

@@ -1,6 +1,7 @@
 //! Tests of which shards a machine claims and releases, and for which it has messages buffered.
 
 use super::*;
+use crate::node::Notice;
 
 #[test]
 fn r11_a_shard_is_held_under_the_epoch_of_its_row() {
@@ -232,4 +233,31 @@ fn a_report_says_which_shards_serve() {
     let report = reported(&alone.wait(20)).expect("a report");
     let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
     assert_eq!(serving, [false, true, false], "claiming, serving, stopping");
+}
+
+/// What it claims delays the next answer, so claiming again and again could keep a slow store from recovering.
+#[test]
+fn r9_a_host_keeps_shards_it_gets_again_for_a_lease() {
+    let mut alone = Alone::registered(HOST);
+    let (me, lease) = (alone.me(), Settings::default().lease);
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me.clone()))])), [(1, 1)]);
+    let released = |actions: &[Action]| {
+        actions.iter().any(|it| matches!(it, Action::Notify(Notice::ShardsReleased { .. })))
+    };
+    // The store never responds, but renewals succeed.
+    let until_released = |alone: &mut Alone| {
+        let began = alone.now;
+        while !released(&alone.wait(10)) {
+            alone.all_done();
+            assert!(alone.now < began + 2 * lease, "it never releases them");
+        }
+        alone.all_done();
+        alone.now - began
+    };
+    assert!(until_released(&mut alone) <= lease);
+    for epoch in 2..5 {
+        // No other host can have them.
+        assert_eq!(adopted(&alone.shards(&[(epoch, Some(me.clone()))])), [(1, epoch)]);
+        assert_eq!(until_released(&mut alone), lease, "epoch {epoch}");
+    }
 }
