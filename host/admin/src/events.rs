@@ -100,6 +100,7 @@ fn event(happened: EventRecord, now: u64) -> Event {
         }
         Notice::LeaseLapsed => Event { kind: "lease-lapsed".into(), ..base },
         Notice::LeaseRecovered => Event { kind: "lease-recovered".into(), ..base },
+        Notice::StrategyPanicked { .. } => Event { kind: "strategy-panicked".into(), ..base },
         Notice::MovesRejected { .. } => Event { kind: "moves-rejected".into(), ..base },
         Notice::AllocationWaits { .. } => Event { kind: "allocation-waits".into(), ..base },
         Notice::ShardsReleased { .. } => Event { kind: "shards-released".into(), ..base },

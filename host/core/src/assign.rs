@@ -124,15 +124,16 @@ pub struct Move {
 ///
 /// For every view, an implementation must name only hosts and shards of the view, no shard twice in one result, and no
 /// shard that is pinned or whose hand-off is in progress. It must return the same result for the same view, and must not block. The
-/// manager does not make a move that violates this or exceeds the limit, and reports that the strategy proposed it.
+/// manager does not make a move that violates this or exceeds the limit, and reports that the strategy proposed it. It
+/// asks only if there is a host. If an implementation panics, it reports that and goes on without its moves (A3).
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
     /// The strategy's name, as operators see it.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 
-    /// Returns owners for the shards that need one: initially, or after a fail-over or a drain. If there is a host, all
-    /// such shards get an owner.
+    /// Returns owners for the shards that need one: initially, or after a fail-over or a drain. All such shards get an
+    /// owner.
     fn allocate(&self, view: &AllocationView) -> Vec<Move>;
 
     /// Returns moves of shards that have an owner, at most `limit` of them, never to the current owner.

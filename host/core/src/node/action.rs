@@ -252,6 +252,12 @@ pub enum Notice {
         /// Why they are invalid.
         reason: InvalidMove,
     },
+    /// The allocation strategy panicked. It counts as having proposed no moves; shards without an owner get one by the
+    /// default strategy.
+    StrategyPanicked {
+        /// The strategy's name.
+        strategy: String,
+    },
     /// A node took the arbiter's lease: the members that it cannot reach end themselves (E13).
     ArbitrationDecided {
         /// The number of the arbitration.
@@ -326,6 +332,11 @@ impl fmt::Display for Notice {
             Self::ShardsReleased { shards, probation } => write!(
                 f,
                 "the store did not respond to this node for one lease: the node released {shards} shards, and gets none that another host can take for {probation} ms"
+            ),
+            Self::StrategyPanicked { strategy } => write!(
+                f,
+                "the strategy {strategy} panicked: nothing is balanced by it, and shards without an owner get one by the \
+                 default strategy; correct the program that brings the strategy"
             ),
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,

@@ -14,6 +14,21 @@ use crate::rows::SHARDS_PER_CHUNK;
 /// Maximum number of moves of a pool that a preview shows: it is computed on the thread that renews the lease.
 const MAX_PREVIEW: usize = 4_096;
 
+/// Moves that balance the hosts of a pool.
+#[derive(Debug, Default)]
+struct Proposal {
+    moves: Vec<Move>,
+    /// The invalid moves that the strategy proposed, by the reason.
+    invalid: BTreeMap<assign::InvalidMove, usize>,
+    /// Whether the strategy panicked.
+    panicked: bool,
+}
+
+/// What a strategy answers, which an application may have supplied; `None` if it panics. The manager goes on (A3).
+fn answer_of(ask: impl FnOnce() -> Vec<Move>) -> Option<Vec<Move>> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)).ok()
+}
+
 impl Term {
     pub(super) fn count(&self, reason: HandOffReason) -> usize {
         self.hand_offs.values().filter(|worker| worker.reason == reason).count()
@@ -34,8 +49,8 @@ impl Manager {
                 &self.inputs(context, observed, pool, context.identity.seed),
                 &rows,
             );
-            let (moves, _) = self.proposed_moves(context, &plan, MAX_PREVIEW);
-            all.extend(moves.into_iter().filter_map(|step| {
+            let proposal = self.proposed_moves(context, &plan, MAX_PREVIEW);
+            all.extend(proposal.moves.into_iter().filter_map(|step| {
                 let from = rows.get(&step.shard)?.owner.clone()?.node;
                 Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
             }));
@@ -68,13 +83,16 @@ impl Manager {
     }
 
     /// The moves that balance the hosts of a plan's pool, with the shards' numbers in the cluster: pinned shards first,
-    /// then what the strategy proposes. Also its invalid moves. Hosts that were late get no shards (K14).
+    /// then what the strategy proposes. Hosts that were late get no shards (K14).
     fn proposed_moves(
         &self,
         context: &Context,
         plan: &plan::AllocationPlan,
         room: usize,
-    ) -> (Vec<Move>, BTreeMap<assign::InvalidMove, usize>) {
+    ) -> Proposal {
+        if plan.view.hosts.is_empty() {
+            return Proposal::default();
+        }
         // A host that was late gets one shard on trial, or none.
         let late = self.term.as_ref().map(|term| term.late_starts.hosts()).unwrap_or_default();
         let mut tried = BTreeSet::new();
@@ -93,26 +111,39 @@ impl Manager {
         let mut moves: Vec<_> = pinned.take(room).collect();
         let room = room - moves.len();
         if self.placements.holds(&plan.pool) && self.is_external(context, &plan.pool) {
-            return (moves, BTreeMap::new());
+            return Proposal { moves, ..Proposal::default() };
         }
         // Moves to late hosts are not made: others must not wait for them.
         let most = if late.is_empty() { room } else { plan.view.shards.len() };
-        let proposed = self.strategy(context, &plan.pool).rebalance(&plan.view, most);
-        let (valid, invalid) =
-            assign::filter_valid_moves(&plan.view, proposed, MoveKind::Rebalance(most));
+        let strategy = self.strategy(context, &plan.pool);
+        let proposed = answer_of(|| strategy.rebalance(&plan.view, most));
+        let panicked = proposed.is_none();
+        let (valid, invalid) = assign::filter_valid_moves(
+            &plan.view,
+            proposed.unwrap_or_default(),
+            MoveKind::Rebalance(most),
+        );
         let valid = valid.into_iter().filter(|step| may_get(step.to)).take(room);
         moves.extend(valid.map(|step| Move { shard: plan.pool.to_global(step.shard), ..step }));
-        (moves, invalid)
+        Proposal { moves, invalid, panicked }
     }
 
     /// The host for each of a plan's shards without an owner: the one to which it is pinned, or else the one that the
-    /// strategy chooses. A host that was late is replaced by the one with the fewest shards that was not (K14).
+    /// strategy chooses. If the strategy panics, the default one chooses. A host that was late is replaced by the one with
+    /// the fewest shards that was not (K14).
     pub(super) fn allocate(
         &mut self,
         context: &mut Context,
         plan: &plan::AllocationPlan,
     ) -> BTreeMap<ShardId, usize> {
-        let moves = self.strategy(context, &plan.pool).allocate(&plan.view);
+        if plan.view.hosts.is_empty() {
+            return BTreeMap::new();
+        }
+        let strategy = self.strategy(context, &plan.pool);
+        let moves = answer_of(|| strategy.allocate(&plan.view)).unwrap_or_else(|| {
+            self.report_panic(context, strategy.name());
+            BuiltinStrategy::Average.build_with(&context.settings.strategies).allocate(&plan.view)
+        });
         let (moves, invalid) = assign::filter_valid_moves(&plan.view, moves, MoveKind::Allocate);
         self.report_invalid_moves(context, plan, invalid);
         let moves = moves.into_iter().map(|step| (plan.pool.to_global(step.shard), step.to));
@@ -123,6 +154,16 @@ impl Manager {
             plan.avoid(&late, &mut chosen);
         }
         chosen
+    }
+
+    /// Reports once per term that a strategy has panicked.
+    fn report_panic(&mut self, context: &mut Context, strategy: &str) {
+        if let Some(term) = &mut self.term
+            && term.notified_panics.insert(strategy.to_owned())
+        {
+            let strategy = strategy.to_owned();
+            context.push(Action::Notify(Notice::StrategyPanicked { strategy }));
+        }
     }
 
     /// Reports each kind of invalid move once per term.
@@ -272,7 +313,10 @@ impl Manager {
         }
         let seed = context.draw();
         let Some(plan) = self.plan(context, observed, pool, &[], seed) else { return 0 };
-        let (moves, invalid) = self.proposed_moves(context, &plan, room);
+        let Proposal { moves, invalid, panicked } = self.proposed_moves(context, &plan, room);
+        if panicked {
+            self.report_panic(context, self.strategy(context, pool).name());
+        }
         self.report_invalid_moves(context, &plan, invalid);
         let count = moves.len();
         for step in moves {

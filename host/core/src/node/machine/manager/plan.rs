@@ -98,8 +98,13 @@ pub(super) fn of<'a>(
     without: &[ShardId],
 ) -> AllocationPlan {
     let PlanInputs { context, observed, pool, placements, loads, late, seed } = *inputs;
-    let (members, view_hosts): (Vec<_>, _) = observed
-        .eligible_hosts(pool)
+    let mut eligible: Vec<_> = observed.eligible_hosts(pool).collect();
+    // From the oldest on: among hosts that are equally full, it gives first (S16.3).
+    eligible.sort_by(|(a, a_row), (b, b_row)| {
+        (a_row.registered_at, &a.node).cmp(&(b_row.registered_at, &b.node))
+    });
+    let (members, view_hosts): (Vec<_>, _) = eligible
+        .into_iter()
         .map(|(member, row)| {
             let node = member.node.clone();
             let host = assign::Host {

@@ -58,6 +58,8 @@ pub(super) struct Term {
     pub(super) waits_with_hosts: BTreeMap<ShardId, usize>,
     /// Kinds of invalid moves that were already reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
+    /// The strategies whose panics were reported.
+    pub(super) notified_panics: BTreeSet<String>,
 }
 
 impl Term {
@@ -87,6 +89,7 @@ impl Term {
             loads: Loads::default(),
             waits_with_hosts: BTreeMap::new(),
             notified_rejected_moves: BTreeSet::new(),
+            notified_panics: BTreeSet::new(),
         }
     }
 
