@@ -2,7 +2,7 @@
 
 use ostraca_catalog::audit::{self, Change, Log};
 use ostraca_wire::proto::{
-    AuditEntry, AuditRequest, NamespaceQuotas, Problem, ShardAtNode, VariableKind,
+    AuditEntry, AuditRequest, NewLimit, Problem, QuotaChanges, ShardAtNode, VariableKind,
 };
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
@@ -74,15 +74,14 @@ fn changes(request: &AdminOperation) -> Vec<Change> {
     }
 }
 
-fn quotas_text(quotas: &NamespaceQuotas) -> String {
-    let NamespaceQuotas { namespace: _, entities, state_bytes, turns_per_second } = quotas;
+fn quotas_text(changes: &QuotaChanges) -> String {
+    let QuotaChanges { namespace: _, entities, state_bytes, turns_per_second } = changes;
     let named = [("entities", entities), ("state", state_bytes), ("turns", turns_per_second)];
-    let set = named.into_iter().filter_map(|(name, limit)| limit.map(|it| format!("{name} {it}")));
-    let set: Vec<_> = set.collect();
-    match set.is_empty() {
-        true => "none".into(),
-        false => set.join(", "),
-    }
+    let text = |limit: &NewLimit| limit.limit.map_or_else(|| "none".into(), |it| it.to_string());
+    let changed = named
+        .into_iter()
+        .filter_map(|(name, limit)| Some(format!("{name} {}", text(limit.as_ref()?))));
+    changed.collect::<Vec<_>>().join(", ")
 }
 
 /// What a request changes; `None` if it only reads.
@@ -142,8 +141,8 @@ fn change(request: &AdminOperation) -> Option<Change> {
             .as_ref()
             .and_then(|pool| change("pool create", &pool.name, format!("{} shards", pool.shards))),
         Op::PoolCopy(request) => change("pool copy", &request.from, format!("to {}", request.to)),
-        Op::Namespaces(request) => match &request.set_quotas {
-            Some(quotas) => change("namespace quota", &quotas.namespace, quotas_text(quotas)),
+        Op::Namespaces(request) => match &request.change_quotas {
+            Some(changes) => change("namespace quota", &changes.namespace, quotas_text(changes)),
             None if request.create.is_empty() => None,
             None => change("namespace create", &request.create, String::new()),
         },

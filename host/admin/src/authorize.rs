@@ -150,7 +150,7 @@ pub(crate) fn needed(request: &AdminOperation) -> Vec<Needed> {
 
 /// Whether a request only lists namespaces.
 fn is_list(request: &NamespacesRequest) -> bool {
-    request.create.is_empty() && request.set_quotas.is_none()
+    request.create.is_empty() && request.change_quotas.is_none()
 }
 
 /// A permission on a type, or on all types if none is named.

@@ -31,7 +31,7 @@ pub(crate) use cluster::{
 };
 pub(crate) use init::{Init, TlsMode};
 pub(crate) use messages::{Send, Tell};
-pub(crate) use namespaces::{NamespaceArgs, NamespaceCommand, SetQuotas};
+pub(crate) use namespaces::{Limit, NamespaceArgs, NamespaceCommand, SetQuotas};
 pub(crate) use pools::{CopyPool, CreatePool, PoolArgs, PoolCommand};
 pub(crate) use projects::{Build, New, ProjectLanguage};
 pub(crate) use repair::{Repair, Reset, ResetCommand, ResetSharding};

@@ -21,12 +21,13 @@ use ostraca_wire::proto::{
     DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
     Events, EventsRequest, ExportRequest, Figures, FiguresRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, MoveShardsProgress, MoveShardsRequest, NamespaceInfo,
-    NamespaceQuotas, NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest,
-    PausesRequest, PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolCopyProgress,
-    PoolCopyRequest, PoolInfo, PoolsRequest, Problem, RebalancePlan, RebalanceProgress,
-    RebalanceRequest, Revocation, RevocationsRequest, Rollout, ShardFiguresRequest, ShardInfo,
-    ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status, StatusRequest, UndeployRequest,
-    UndeployResult, Variables, VariablesRequest, WhoAmI, WhoAmIRequest,
+    NamespacesRequest, NewPool, NodeInfo, NodeRequest, Nodes, NodesRequest, PausesRequest,
+    PlacementRequest, PlacementState, PolicyRequest, PolicyState, PoolCopyProgress,
+    PoolCopyRequest, PoolInfo, PoolsRequest, Problem, QuotaChanges, RebalancePlan,
+    RebalanceProgress, RebalanceRequest, Revocation, RevocationsRequest, Rollout,
+    ShardFiguresRequest, ShardInfo, ShardPause, ShardRange, ShardStatistics, ShardsRequest, Status,
+    StatusRequest, UndeployRequest, UndeployResult, Variables, VariablesRequest, WhoAmI,
+    WhoAmIRequest,
 };
 use tokio::time::timeout;
 
@@ -625,20 +626,21 @@ impl Client {
     /// [`AdminError`].
     pub async fn namespaces(&self, create: Option<&str>) -> Result<Vec<NamespaceInfo>, AdminError> {
         let create = create.unwrap_or_default().to_owned();
-        self.ask_about_namespaces(NamespacesRequest { create, set_quotas: None }).await
+        self.ask_about_namespaces(NamespacesRequest { create, change_quotas: None }).await
     }
 
-    /// Replaces the quotas of a namespace. Returns all namespaces.
+    /// Changes quotas of a namespace; those that are not named stay as they are, whoever else changes them at the same
+    /// time. Returns all namespaces.
     ///
     /// # Errors
     ///
     /// [`AdminError`].
-    pub async fn set_quotas(
+    pub async fn change_quotas(
         &self,
-        quotas: NamespaceQuotas,
+        changes: QuotaChanges,
     ) -> Result<Vec<NamespaceInfo>, AdminError> {
-        let create = String::new();
-        self.ask_about_namespaces(NamespacesRequest { create, set_quotas: Some(quotas) }).await
+        let (create, change_quotas) = (String::new(), Some(changes));
+        self.ask_about_namespaces(NamespacesRequest { create, change_quotas }).await
     }
 
     async fn ask_about_namespaces(

@@ -126,13 +126,13 @@ pub use ostraca_wire::proto::{
     DryRun, DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
     EntityExport, EntityInfo, Event, Events, FailedMigration, Figures, ForgetResult, HotEntity,
     JournalDetail, LastFailure, LiveEntities, MessageKind, Method, Methods, MoveShardsProgress,
-    NamespaceInfo, NamespaceQuotas, NamespaceUsage, NewPool, NodeFigures, NodeInfo, NodeIssue,
-    NodeState, NodeStatus, Nodes, PinInfo, PlacementInfo, PlacementRequest, PlacementState,
-    PoolCopyEnd, PoolCopyProgress, PoolCopyStep, PoolInfo, PoolPlacement, Problem, RebalancePlan,
-    RebalanceProgress, Rollout, ShardAtNode, ShardFigures, ShardInfo, ShardMove, ShardPause,
-    ShardRange, ShardState, ShardStatistics, StateChange, StateKey, Status, StatusProblem,
-    StoredEntities, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions, UndeployResult,
-    WhoAmI, WorkFigures,
+    NamespaceInfo, NamespaceQuotas, NamespaceUsage, NewLimit, NewPool, NodeFigures, NodeInfo,
+    NodeIssue, NodeState, NodeStatus, Nodes, PinInfo, PlacementInfo, PlacementRequest,
+    PlacementState, PoolCopyEnd, PoolCopyProgress, PoolCopyStep, PoolInfo, PoolPlacement, Problem,
+    QuotaChanges, RebalancePlan, RebalanceProgress, Rollout, ShardAtNode, ShardFigures, ShardInfo,
+    ShardMove, ShardPause, ShardRange, ShardState, ShardStatistics, StateChange, StateKey, Status,
+    StatusProblem, StoredEntities, SubscriptionDetail, TellDetail, TimerDetail, TypePermissions,
+    UndeployResult, WhoAmI, WorkFigures,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, RestartedEntity, Session};

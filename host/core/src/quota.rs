@@ -69,15 +69,16 @@ pub struct Full {
 
 impl Full {
     /// What a namespace has used up, where `counted` compares the number of shards in the usage with that of all
-    /// shards. While some are missing, what was used up before still is. While some are counted twice, as during
-    /// hand-offs, nothing changes: two nodes then report the same entities.
+    /// shards. While some are missing, what was used up before still is, unless its limit was raised. While some are counted
+    /// twice, as during hand-offs, nothing else changes: two nodes then report the same entities.
     #[must_use]
     pub fn of(quotas: Quotas, usage: Usage, counted: Ordering, before: Self) -> Self {
         let exceeded = |limit: Option<u64>, used: u64, before: Option<u64>| {
+            let was_full = |limit: u64| before.is_some_and(|before| limit <= before);
             limit.filter(|limit| match counted {
                 Ordering::Equal => used >= *limit,
-                Ordering::Less => used >= *limit || before.is_some(),
-                Ordering::Greater => before.is_some(),
+                Ordering::Less => used >= *limit || was_full(*limit),
+                Ordering::Greater => was_full(*limit),
             })
         };
         Self {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use common::{COUNTER, client, counter, guest, joined, make, start};
 use ostraca_ca::Ca;
 use ostraca_client::{
-    AdminError, CallError, CallOptions, ChannelEvent, Client, Entity, NamespaceQuotas, NewPool,
-    Profile, SubscribeFrom,
+    AdminError, CallError, CallOptions, ChannelEvent, Client, Entity, NewLimit, NewPool, Profile,
+    QuotaChanges, SubscribeFrom,
 };
 use ostraca_node::{InitializedCluster, Node};
 use ostraca_wire::proto::{
@@ -350,19 +350,17 @@ async fn a_quota_holds_at_every_node_and_for_one_namespace() {
     for owner in [&acme, &evil] {
         owner.deploy(COUNTER, counter(), None).await.expect("deployed");
     }
-    let limit = |entities, turns_per_second| NamespaceQuotas {
-        namespace: "acme".into(),
-        entities,
-        state_bytes: None,
-        turns_per_second,
-    };
-    let unknown = NamespaceQuotas { namespace: "nowhere".into(), ..limit(Some(1), None) };
-    let refused = admin.set_quotas(unknown).await.expect_err("refused");
+    let limit = |limit| Some(NewLimit { limit });
+    let changes = || QuotaChanges { namespace: "acme".into(), ..QuotaChanges::default() };
+    let entities = |entities| QuotaChanges { entities: limit(entities), ..changes() };
+    let turns = |turns| QuotaChanges { turns_per_second: limit(turns), ..changes() };
+    let unknown = QuotaChanges { namespace: "nowhere".into(), ..entities(Some(1)) };
+    let refused = admin.change_quotas(unknown).await.expect_err("refused");
     assert_eq!(refused.code(), "unknown-namespace");
-    let refused = acme.set_quotas(limit(None, None)).await.expect_err("refused");
+    let refused = acme.change_quotas(entities(None)).await.expect_err("refused");
     assert_eq!(refused.code(), "access-denied", "a tenant does not set its own");
 
-    admin.set_quotas(limit(Some(5), None)).await.expect("set");
+    admin.change_quotas(entities(Some(5))).await.expect("set");
     let made = until_refused(&acme, "a", "quota-entities").await;
     assert!(made >= 5, "{made}");
     let other_node = cluster.tenant(1, "acme", "acme").await;
@@ -381,11 +379,21 @@ async fn a_quota_holds_at_every_node_and_for_one_namespace() {
     assert_eq!((&evil_row.quotas, &evil_row.usage), (&None, &None));
 
     // 0 lets nothing through but what the budget holds at first.
-    admin.set_quotas(limit(None, Some(0))).await.expect("set");
+    admin.change_quotas(turns(Some(0))).await.expect("set");
     for tenant in [&acme, &other_node] {
         until_refused(tenant, "a", "quota-turns").await;
     }
-    admin.set_quotas(limit(None, None)).await.expect("set");
+    // Operators who change different quotas at the same time do not undo each other's.
+    let (one, other) = (entities(Some(1_000)), turns(Some(1_000)));
+    let both = tokio::join!(admin.change_quotas(one), admin.change_quotas(other));
+    assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    let all = admin.namespaces(None).await.expect("listed");
+    let quotas = all.iter().find(|it| it.name == "acme").and_then(|it| it.quotas.as_ref());
+    let quotas = quotas.expect("quotas");
+    assert_eq!((quotas.entities, quotas.turns_per_second), (Some(1_000), Some(1_000)));
+    for none in [entities(None), turns(None)] {
+        admin.change_quotas(none).await.expect("set");
+    }
     let patient = CallOptions { timeout: GRACE, ..CallOptions::default() };
     acme.session().send(&first, "add", "1", &patient).await.expect("no quotas");
     let all = admin.namespaces(None).await.expect("listed");

@@ -132,9 +132,14 @@ fn requests_about_the_cluster() {
         (
             Request::Namespaces(NamespacesRequest {
                 create: "n".into(),
-                set_quotas: Some(quotas()),
+                change_quotas: Some(QuotaChanges {
+                    namespace: "n".into(),
+                    entities: Some(NewLimit { limit: Some(1) }),
+                    state_bytes: None,
+                    turns_per_second: Some(NewLimit { limit: None }),
+                }),
             }),
-            "d2050c0a016e12070a016e10012000",
+            "d2050e0a016e12090a016e120208012200",
         ),
         (Request::Policy(policy), "b204070a017410021801"),
         (Request::Revocations(revocations), "ba04090a01611201621a0163"),

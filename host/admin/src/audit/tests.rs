@@ -27,15 +27,17 @@ fn upload(inactive: bool, dry_run: bool) -> AdminOperation {
     })
 }
 
-fn quotas(entities: Option<u64>, turns_per_second: Option<u64>) -> AdminOperation {
+fn quotas(entities: Option<NewLimit>, turns_per_second: Option<NewLimit>) -> AdminOperation {
     let namespace = "acme".into();
-    let set = NamespaceQuotas { namespace, entities, state_bytes: None, turns_per_second };
-    AdminOperation::Namespaces(NamespacesRequest { create: String::new(), set_quotas: Some(set) })
+    let changes = QuotaChanges { namespace, entities, state_bytes: None, turns_per_second };
+    let (create, change_quotas) = (String::new(), Some(changes));
+    AdminOperation::Namespaces(NamespacesRequest { create, change_quotas })
 }
 
 #[test]
 fn each_change_says_what_it_concerns_and_how() {
     use AdminOperation as Op;
+    let limit = |limit| Some(NewLimit { limit });
     let cart = || "cart".to_owned();
     let rollout = Some(Rollout { per_mille: Some(50), ..Default::default() });
     let settings = vec![ClusterSetting { name: "lease".into(), value: "5 s".into() }];
@@ -84,11 +86,11 @@ fn each_change_says_what_it_concerns_and_how() {
         (Op::PoolCopy(copy), "pool copy|a|to b"),
         (Op::Namespaces(NamespacesRequest::default()), "nothing"),
         (
-            Op::Namespaces(NamespacesRequest { create: "acme".into(), set_quotas: None }),
+            Op::Namespaces(NamespacesRequest { create: "acme".into(), change_quotas: None }),
             "namespace create|acme|",
         ),
-        (quotas(Some(10), Some(5)), "namespace quota|acme|entities 10, turns 5"),
-        (quotas(None, None), "namespace quota|acme|none"),
+        (quotas(limit(Some(10)), limit(Some(5))), "namespace quota|acme|entities 10, turns 5"),
+        (quotas(limit(None), None), "namespace quota|acme|entities none"),
         (Op::Placement(PlacementRequest::default()), "nothing"),
         (
             Op::Placement(PlacementRequest { pins: pins.clone(), ..Default::default() }),

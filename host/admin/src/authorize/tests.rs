@@ -3,8 +3,8 @@ use ostraca_config::Policy;
 use ostraca_wire::proto::{
     ActivateRequest, AuditRequest, ClusterConfigRequest, ClusterSetting, DeadLettersRequest,
     EntitiesRequest, EventsRequest, ExportRequest, InspectRequest, MoveShardsRequest,
-    NamespaceQuotas, NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolCopyRequest,
-    PoolsRequest, RevocationsRequest, ShardAtNode, ShardsRequest, UndeployRequest, Variable,
+    NamespacesRequest, NewPool, PlacementRequest, PolicyRequest, PoolCopyRequest, PoolsRequest,
+    QuotaChanges, RevocationsRequest, ShardAtNode, ShardsRequest, UndeployRequest, Variable,
     VariablesRequest,
 };
 use ostraca_wire::server::{Upload, UploadPermit};
@@ -164,7 +164,7 @@ fn each_request_is_for_exactly_these_roles() {
             "a new namespace",
             AdminOperation::Namespaces(NamespacesRequest {
                 create: "acme".into(),
-                set_quotas: None,
+                change_quotas: None,
             }),
             "on",
         ),
@@ -172,7 +172,7 @@ fn each_request_is_for_exactly_these_roles() {
             "quotas of a namespace",
             AdminOperation::Namespaces(NamespacesRequest {
                 create: String::new(),
-                set_quotas: Some(NamespaceQuotas::default()),
+                change_quotas: Some(QuotaChanges::default()),
             }),
             "on",
         ),

@@ -1,9 +1,9 @@
 //! `ostraca namespace`: lists the cluster's namespaces, creates more of them, and sets their quotas.
 
-use ostraca_client::{Client, NamespaceInfo, NamespaceQuotas, NamespaceUsage};
+use ostraca_client::{NamespaceInfo, NamespaceQuotas, NamespaceUsage, NewLimit, QuotaChanges};
 use serde_json::{Value, json};
 
-use crate::args::{Global, NamespaceArgs, NamespaceCommand, OutputFormat, SetQuotas};
+use crate::args::{Global, Limit, NamespaceArgs, NamespaceCommand, OutputFormat, SetQuotas};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
 
@@ -13,7 +13,7 @@ pub(crate) async fn run(global: &Global, args: &NamespaceArgs) -> Result<Exit, F
         match &args.what {
             NamespaceCommand::List => client.namespaces(None).await,
             NamespaceCommand::Create { name } => client.namespaces(Some(name)).await,
-            NamespaceCommand::Quota(new) => set_quotas(&client, new).await,
+            NamespaceCommand::Quota(new) => client.change_quotas(changes(new)).await,
         }
     };
     let all = connection::with_spinner("contacting the node", request).await?;
@@ -43,22 +43,14 @@ pub(crate) async fn run(global: &Global, args: &NamespaceArgs) -> Result<Exit, F
     Ok(Exit::Done)
 }
 
-async fn set_quotas(
-    client: &Client,
-    new: &SetQuotas,
-) -> Result<Vec<NamespaceInfo>, ostraca_client::AdminError> {
-    let all = client.namespaces(None).await?;
-    let found = all.into_iter().find(|it| it.name == new.name);
-    let mut quotas = found.and_then(|it| it.quotas).unwrap_or_default();
-    quotas.namespace.clone_from(&new.name);
-    for (limit, set) in [
-        (&mut quotas.entities, new.entities),
-        (&mut quotas.state_bytes, new.state),
-        (&mut quotas.turns_per_second, new.turns),
-    ] {
-        *limit = set.map_or(*limit, |set| set.0);
+fn changes(new: &SetQuotas) -> QuotaChanges {
+    let limit = |set: Option<Limit>| set.map(|set| NewLimit { limit: set.0 });
+    QuotaChanges {
+        namespace: new.name.clone(),
+        entities: limit(new.entities),
+        state_bytes: limit(new.state),
+        turns_per_second: limit(new.turns),
     }
-    client.set_quotas(quotas).await
 }
 
 /// A namespace's quotas in words.

@@ -92,6 +92,12 @@ fn a_namespace_stays_full_until_all_is_counted() {
     assert_eq!(Full::of(quotas, used(3, 9), all, full), nothing);
     assert_eq!(Full::of(quotas, used(10, 99), twice, nothing), nothing, "some count twice");
     assert_eq!(Full::of(quotas, used(3, 9), twice, full), full);
+    let raised = Quotas { entities: Some(11), ..quotas };
+    for counted in [missing, twice] {
+        assert_eq!(Full::of(raised, used(3, 9), counted, full), nothing, "it may grow again");
+        let lowered = Full::of(Quotas { entities: Some(9), ..quotas }, used(3, 9), counted, full);
+        assert_eq!(lowered.entities, Some(9));
+    }
     let unlimited = Quotas::default();
     assert_eq!(Full::of(unlimited, used(10, 99), missing, full), nothing, "the limit is gone");
 }

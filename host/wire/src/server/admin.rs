@@ -470,12 +470,13 @@ fn namespaces(request: proto::NamespacesRequest) -> Result<AdminOperation, Probl
     if request.create.len() > SETTING {
         return Err(invalid_request(format!("the name is longer than {SETTING} bytes")));
     }
-    if request.set_quotas.as_ref().is_some_and(|it| !(1..=SETTING).contains(&it.namespace.len())) {
+    if request.change_quotas.as_ref().is_some_and(|it| !(1..=SETTING).contains(&it.namespace.len()))
+    {
         return Err(invalid_request(format!(
             "quotas are those of a namespace: name it, with at most {SETTING} bytes"
         )));
     }
-    if request.set_quotas.is_some() && !request.create.is_empty() {
+    if request.change_quotas.is_some() && !request.create.is_empty() {
         return Err(invalid_request("create the namespace first, then set its quotas".into()));
     }
     Ok(AdminOperation::Namespaces(request))
