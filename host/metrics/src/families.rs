@@ -380,3 +380,35 @@ pub(crate) fn store(page: &mut Page<'_>, stats: &Stats, store: &SledStore) -> fm
         }
     }
 }
+
+/// Namespaces with quotas.
+pub(crate) fn namespaces(page: &mut Page<'_>, all: &[proto::NamespaceInfo]) -> fmt::Result {
+    let mut quotas = Vec::new();
+    let mut used = Vec::new();
+    for namespace in all {
+        let Some(quota) = &namespace.quotas else { continue };
+        let usage = namespace.usage.as_ref();
+        for (resource, quota, usage) in [
+            ("entities", quota.entities, usage.map(|it| it.entities)),
+            ("state-bytes", quota.state_bytes, usage.map(|it| it.state_bytes)),
+            ("turns-per-second", quota.turns_per_second, usage.map(|it| it.turns_per_second)),
+        ] {
+            let Some(quota) = quota else { continue };
+            let labels: [Label<'_>; 2] =
+                [("namespace", namespace.name.as_str()), ("resource", resource)];
+            quotas.push((labels, quota));
+            used.extend(usage.map(|usage| (labels, usage)));
+        }
+    }
+    page.gauges(
+        number("ostraca_namespace_quota", "What the entities of a namespace may use at most."),
+        quotas,
+    )?;
+    page.gauges(
+        number(
+            "ostraca_namespace_used",
+            "What they use on all nodes, as this node last measured it; refused turns count too.",
+        ),
+        used,
+    )
+}

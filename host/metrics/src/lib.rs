@@ -5,7 +5,7 @@
 //! compares.
 //!
 //! The number of series is bounded: labels have fixed values, except types and methods, whose number
-//! `metrics.max-methods` bounds, and codes of problems, which are those of `docs/errors.md`.
+//! `metrics.max-methods` bounds, codes of problems, which are those of `docs/errors.md`, and namespaces with quotas.
 
 mod families;
 mod page;
@@ -29,6 +29,8 @@ pub struct MetricsSources {
     pub status: Box<dyn Fn() -> proto::Status + Send + Sync>,
     /// The figures of the network.
     pub network: Box<dyn Fn() -> NetworkStats + Send + Sync>,
+    /// The namespaces that have quotas.
+    pub namespaces: Box<dyn Fn() -> Vec<proto::NamespaceInfo> + Send + Sync>,
     /// The node's counters.
     pub stats: Arc<Stats>,
     /// Those of its workers.
@@ -79,6 +81,7 @@ impl Collector for MetricsSources {
         families::durations(&mut page, &self.stats, &self.workers)?;
         families::network(&mut page, &(self.network)())?;
         families::http(&mut page, &self.stats.http)?;
+        families::namespaces(&mut page, &(self.namespaces)())?;
         if let Some(store) = &self.store {
             families::store(&mut page, &self.stats, store)?;
         }

@@ -63,6 +63,18 @@ fn status() -> proto::Status {
     }
 }
 
+/// One namespace whose use was measured, and one whose was not yet.
+fn namespaces() -> Vec<proto::NamespaceInfo> {
+    let quotas = proto::NamespaceQuotas { entities: Some(100), ..Default::default() };
+    let named = |name: &str| proto::NamespaceInfo {
+        name: name.into(),
+        quotas: Some(quotas.clone()),
+        ..Default::default()
+    };
+    let usage = proto::NamespaceUsage { entities: 90, state_bytes: 7, ..Default::default() };
+    vec![proto::NamespaceInfo { usage: Some(usage), ..named("acme") }, named("new")]
+}
+
 /// The metrics of a node on which each thing has happened.
 fn render(dir: &Path) -> String {
     let stats = Arc::new(Stats::default());
@@ -76,6 +88,7 @@ fn render(dir: &Path) -> String {
     let metrics = NodeMetrics::new(MetricsSources {
         status: Box::new(status),
         network: Box::new(|| NetworkStats { refused_handshakes: 4, ..NetworkStats::default() }),
+        namespaces: Box::new(namespaces),
         stats,
         workers: vec![Arc::default(), Arc::default()],
         store: Some(Arc::new(store.expect("a store"))),
@@ -158,9 +171,15 @@ fn figures_and_labels_are_written_as_they_are() {
         "ostraca_lease_slack_seconds_sum 7.0",
         "ostraca_http_responses_total{status=\"4xx\"} 1",
         "ostraca_quic_handshakes_total{result=\"refused\"} 4",
+        "ostraca_namespace_quota{namespace=\"acme\",resource=\"entities\"} 100",
+        "ostraca_namespace_used{namespace=\"acme\",resource=\"entities\"} 90",
+        "ostraca_namespace_quota{namespace=\"new\",resource=\"entities\"} 100",
     ];
     for line in expected {
         assert!(page.lines().any(|it| it == line), "{line}\n{page}");
+    }
+    for none in ["state-bytes", "used{namespace=\"new\""] {
+        assert!(!page.contains(none), "{none}: neither limited nor measured\n{page}");
     }
     assert!(page.ends_with("# EOF\n"));
     let value = |name: &str| {

@@ -247,9 +247,11 @@ impl Node {
         let metrics = metrics.map(|server| {
             let (endpoint, address) = (network.server.clone(), server.address());
             tracing::info!(url = %format_args!("http://{address}/metrics"), "metrics");
+            let namespaces = admin.clone();
             let metrics = NodeMetrics::new(MetricsSources {
                 status: Box::new(move || admin.status()),
                 network: Box::new(move || endpoint.network_stats()),
+                namespaces: Box::new(move || namespaces.limited_namespaces()),
                 stats: basis.stats.clone(),
                 workers: workers.gauges.clone(),
                 store: stores.local_store.clone(),

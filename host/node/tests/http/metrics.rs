@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ostraca_client::{NewLimit, QuotaChanges};
+
 use super::*;
 
 const METRICS: &str = "\n[metrics]\nlisten = \"127.0.0.1:0\"\nmax-methods = 3";
@@ -104,6 +106,39 @@ async fn metrics_count_what_the_node_has_done() {
     let of_other = "ostraca_messages_total{type=\"(other)\",method=\"(other)\",outcome=\"ok\"}";
     assert_eq!(value(&page, of_other), 2.0);
     assert!(!page.body.contains("type=\"other\""), "{}", page.body);
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_show_quotas_and_what_is_used_of_them() {
+    let gateway = Gateway::start(METRICS).await;
+    let address = gateway.node.metrics_address().expect("an address");
+    let scrape = async || get(address, "/metrics", &address.to_string()).await;
+    assert!(!scrape().await.body.contains("ostraca_namespace_quota{"));
+    let entities = |limit| QuotaChanges {
+        namespace: "default".into(),
+        entities: Some(NewLimit { limit }),
+        ..QuotaChanges::default()
+    };
+    gateway.admin.change_quotas(entities(Some(9))).await.expect("set");
+    for id in ["alice", "bob"] {
+        gateway.call("POST", &format!("/v1/default/counter/{id}/call/add"), "5").await;
+    }
+    let labels = "{namespace=\"default\",resource=\"entities\"}";
+    let used = format!("ostraca_namespace_used{labels} 2");
+    let began = Instant::now();
+    loop {
+        let page = scrape().await;
+        if page.body.lines().any(|line| line == used) {
+            assert_eq!(value(&page, &format!("ostraca_namespace_quota{labels}")), 9.0);
+            assert!(!page.body.contains("turns-per-second"), "not limited\n{}", page.body);
+            break;
+        }
+        assert!(began.elapsed() < SOON, "not measured\n{}", page.body);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    gateway.admin.change_quotas(entities(None)).await.expect("set");
+    assert!(!scrape().await.body.contains("namespace=\"default\""));
     gateway.stop().await;
 }
 
