@@ -5,8 +5,11 @@
 
 use std::time::Duration;
 
+use ostraca_catalog::pool;
 use ostraca_catalog::rows::{self, StoresRow};
 use ostraca_codes::codes;
+use ostraca_core::ids::{ShardId, ShardPath};
+use ostraca_core::pools::{Pool, PoolUse, Pools};
 use ostraca_store_ranges::{RangeMove, RangedStore, ShardMap};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{MoveShardsProgress, MoveShardsRequest, Problem, ShardRange};
@@ -47,8 +50,9 @@ impl AdminService {
                     return Err(running_problem(running));
                 }
                 (Some(running), _) => {
-                    let progress =
-                        stores.advance_move(&map, |it| self.gateway.pools.path(it), LIMIT).await;
+                    let pools = self.gateway.pools.get();
+                    let path = |shard| owned_path(&pools, shard);
+                    let progress = stores.advance_move(&map, path, LIMIT).await;
                     let progress = progress.map_err(|error| store_failed(&error))?;
                     if !progress.is_complete() {
                         return Ok(AdminOutput::MoveShards(MoveShardsProgress {
@@ -80,6 +84,7 @@ impl AdminService {
                 format!("shards {first} to {last} are not a range of 1 to {}", self.shard_count());
             return Err(problem(codes::INVALID_REQUEST, text, "`ostraca shards` lists them"));
         }
+        check_pools(&self.gateway.pools.get(), first, last)?;
         let id = <[u8; 16]>::try_from(&store_id[..]).map(u128::from_be_bytes);
         match id {
             Ok(to) if stores.knows(to) => Ok(RangeMove { first, last, to }),
@@ -107,6 +112,27 @@ fn invalid(error: ostraca_catalog::Error) -> Problem {
         ostraca_catalog::Error::Store(error) => store_failed(&error),
         error => problem(error.code(), error.to_string(), ""),
     }
+}
+
+/// The path of a shard that a node owns or may own. A pool whose entities are all in another one is never used again.
+fn owned_path(pools: &Pools, shard: ShardId) -> Option<ShardPath> {
+    (!pools.of(shard).is_some_and(Pool::is_left)).then(|| pool::path(pools, shard))
+}
+
+/// Refuses a range with shards of a pool that is being copied: nobody may own them, so they would not move, and the copy
+/// could not go on with its state in several databases.
+fn check_pools(pools: &Pools, first: u32, last: u32) -> Result<(), Problem> {
+    for pool in pools.iter().filter(|pool| pool.first.0 <= last && first <= pool.last().0) {
+        let (from, to) = match &pool.usage {
+            PoolUse::Leaving(to) => (&pool.name, to),
+            PoolUse::Filling(from) => (from, &pool.name),
+            PoolUse::Open | PoolUse::Left(_) => continue,
+        };
+        let text = format!("the pool `{from}` is being copied to `{to}`");
+        let help = format!("finish that first: `ostraca pool copy {from} {to}`");
+        return Err(problem(codes::POOL_NOT_COPIED, text, &help));
+    }
+    Ok(())
 }
 
 /// Whether all shards of a range are where they are to go.
@@ -145,4 +171,39 @@ fn running_problem(running: RangeMove) -> Problem {
         text,
         "`ostraca store move` without a range shows and ends that move",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r26_shards_of_copied_pools_are_not_moved() {
+        let mut pools = Pools::one(2);
+        pools.add(Pool::new("new", 3, &pools)).expect("a pool");
+        let owned = |pools: &Pools| {
+            let shards = (1..=5).map(ShardId);
+            shards.filter(|shard| owned_path(pools, *shard).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(owned(&pools), [1, 2, 3, 4, 5].map(ShardId));
+        for (is_copied, moved) in [(false, &[1, 2, 3, 4, 5][..]), (true, &[3, 4, 5])] {
+            pools.set_copied("default", "new", is_copied).expect("two pools");
+            let moved: Vec<_> = moved.iter().copied().map(ShardId).collect();
+            assert_eq!(owned(&pools), moved, "copied: {is_copied}");
+        }
+        for usage_is_final in [false, true] {
+            let mut pools = Pools::one(2);
+            pools.add(Pool::new("new", 3, &pools)).expect("a pool");
+            pools.add(Pool::new("third", 3, &pools)).expect("a pool");
+            pools.set_copied("default", "new", usage_is_final).expect("two pools");
+            for (first, last, is_copied) in
+                [(1, 1, true), (2, 8, true), (5, 6, true), (6, 8, false)]
+            {
+                let refused = check_pools(&pools, first, last).is_err();
+                assert_eq!(refused, is_copied && !usage_is_final, "{first} to {last}");
+            }
+        }
+        let path = owned_path(&pools, ShardId(3)).expect("a path");
+        assert_eq!((&*path.pool, path.shard), ("new", ShardId(3)));
+    }
 }

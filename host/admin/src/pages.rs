@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use bytes::{BufMut, Bytes, BytesMut};
 use ostraca_codes::codes;
 use ostraca_core::ids::ShardId;
+use ostraca_core::pools::Pool;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
@@ -53,7 +54,8 @@ fn make_cursor(shard: u32, after: Option<&[u8]>) -> Bytes {
 }
 
 impl AdminService {
-    /// Reads the records of these shards in order, starting at the cursor, until `limit` of them have been added.
+    /// Reads the records of these shards in order, starting at the cursor, until `limit` of them have been added. Shards of
+    /// pools that were copied are left out.
     /// Returns the cursor of the next page, which holds a shard and the store's cursor within it; empty if this is the
     /// last page.
     pub(super) async fn read_page(
@@ -76,8 +78,14 @@ impl AdminService {
             shard = at;
             after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
         }
+        let pools = self.gateway.pools.get();
         let mut added = 0;
         while shards.contains(&shard) {
+            // What may be left in a pool that was copied is in the other one too.
+            if pools.of(ShardId(shard)).is_some_and(Pool::is_left) {
+                (shard, after) = (shard + 1, None);
+                continue;
+            }
             loop {
                 let scan = Scan {
                     shard: self.gateway.pools.path(ShardId(shard)),

@@ -88,12 +88,10 @@ impl AdminService {
 
     fn state_is_elsewhere(&self) -> Problem {
         if self.ranges.get().is_some() {
-            let text = "the state of this cluster is in several databases";
-            return problem(
-                codes::POOL_NOT_COPIED,
-                text,
-                "this release copies pools only within one",
-            );
+            let text = "this node's configuration names several databases (`postgres.databases`)";
+            let help = "this release copies pools only within one: ask a node whose configuration names one, which is \
+                        possible until state is moved to another";
+            return problem(codes::POOL_NOT_COPIED, text, help);
         }
         self.no_store()
     }
@@ -154,37 +152,36 @@ impl Copying {
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, CopyFailure> {
         self.check_stores().await?;
-        let begun = self.begin(names, on_progress).await?;
-        self.proceed(names, begun, on_progress).await
+        let runner = rand::random();
+        self.begin(names, runner, on_progress).await?;
+        self.proceed(names, runner, on_progress).await
     }
 
-    /// Closes the pools, if they can be copied and no copy of them has begun. Returns the revision of their row if it has
-    /// done that.
+    /// Closes the pools, if they can be copied and no copy of them has begun.
     async fn begin(
         &self,
         names: (&str, &str),
+        runner: u64,
         on_progress: &mut OnPoolCopy<'_>,
-    ) -> Result<Option<u64>, CopyFailure> {
+    ) -> Result<(), CopyFailure> {
         let found = Found::read(&*self.rows, names).await?;
         if found.fill.is_some() {
-            return Ok(None);
+            return Ok(());
         }
         let (from, attempt) = (names.0.to_owned(), rand::random());
         check_rollouts(&*self.rows, found.keys.keys()).await?;
         let places = |entity: &Entity| found.place(entity);
         found.copy(&*self.state, &places, attempt).check(on_progress).await?;
-        let fill = PoolFill { from, attempt, stage: PoolCopyStage::Marking };
-        let stage = fill.stage;
-        let log = StageLog::new(self.rows.clone(), names.1, fill, found.revision);
-        log.clone().save(stage).await?;
-        Ok(Some(log.revision()))
+        let fill = PoolFill { from, attempt, runner, stage: PoolCopyStage::Marking };
+        let log = StageLog::new(self.rows.clone(), names.1, runner);
+        Ok(log.begin(&fill, found.revision).await?)
     }
 
-    /// Copies pools that are closed. `begun` is the revision of their row if this call has closed them.
+    /// Copies pools that are closed.
     async fn proceed(
         &self,
         names: (&str, &str),
-        begun: Option<u64>,
+        runner: u64,
         on_progress: &mut OnPoolCopy<'_>,
     ) -> Result<proto::PoolCopyEnd, CopyFailure> {
         // Types may have been deployed until the pools were closed.
@@ -193,14 +190,13 @@ impl Copying {
             return Err(CopyFailure::refused("another process has given the copy up meanwhile"));
         };
         let was_done = fill.stage == PoolCopyStage::Done;
-        // Otherwise, another process has continued the copy since, and may be making its claims.
-        let is_new = begun == Some(found.revision);
+        // Otherwise, another process has run the copy, and may be making its claims.
+        let is_new = fill.runner == runner;
         let places = |entity: &Entity| found.place(entity);
         let copy = found.copy(&*self.state, &places, fill.attempt);
-        let log = StageLog::new(self.rows.clone(), names.1, fill.clone(), found.revision);
+        let log = StageLog::new(self.rows.clone(), names.1, runner);
         if !was_done {
-            // From now on, no other process continues it.
-            log.clone().save(fill.stage).await?;
+            log.take_over(&fill).await?;
         }
         let owners = || Owners::new(self.rows.clone(), [found.old.clone(), found.new.clone()]);
         if fill.stage == PoolCopyStage::Marking {

@@ -252,7 +252,7 @@ fn to_wire(
         created_unix_ms: entry.map_or(0, |entry| entry.at_ms),
         created_by: entry.map_or_else(String::new, |entry| entry.by.clone()),
         copied_to: copied_to.into(),
-        copied: matches!(pool.usage, PoolUse::Left(_)),
+        copied: pool.is_left(),
         filled_from: filled_from.into(),
         numbers,
     }

@@ -69,6 +69,8 @@ pub struct PoolFill {
     pub from: String,
     /// A random number, which distinguishes the copy from others.
     pub attempt: u64,
+    /// A random number of the process that runs it: one that continues it takes it over.
+    pub runner: u64,
     /// How far it is.
     pub stage: PoolCopyStage,
 }
@@ -201,7 +203,8 @@ pub fn rows_of(pools: &Pools) -> (PoolRow, PoolsRow) {
             by: String::new(),
             extensions: Extensions::default(),
         };
-        let fill = |from: &Pool, stage| PoolFill { from: from.name.clone(), attempt: 0, stage };
+        let fill =
+            |from: &Pool, stage| PoolFill { from: from.name.clone(), attempt: 0, runner: 0, stage };
         let fill = pools.iter().find_map(|from| match &from.usage {
             PoolUse::Left(to) if *to == pool.name => Some(fill(from, PoolCopyStage::Done)),
             PoolUse::Leaving(to) if *to == pool.name => Some(fill(from, PoolCopyStage::Marking)),
@@ -317,8 +320,12 @@ mod tests {
         let first = first.pools().expect("a pool");
         let known = KnownPools::new(pools());
         for given_up in 1..=2 {
-            let fill =
-                PoolFill { from: DEFAULT_POOL.into(), attempt: 7, stage: PoolCopyStage::Marking };
+            let fill = PoolFill {
+                from: DEFAULT_POOL.into(),
+                attempt: 7,
+                runner: 1,
+                stage: PoolCopyStage::Marking,
+            };
             row.pools[1].set_fill(&fill).expect("set");
             let closed = row.add_to(&first).expect("pools");
             assert!(known.learn(&closed));

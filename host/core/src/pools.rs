@@ -112,6 +112,12 @@ impl Pool {
         self.usage != PoolUse::Open
     }
 
+    /// Whether all its entities are in another pool, so that it is never used again.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        matches!(self.usage, PoolUse::Left(_))
+    }
+
     /// The number of a shard within the pool, from 1 on, as strategies see it.
     pub(crate) fn to_local(&self, shard: ShardId) -> ShardId {
         ShardId(shard.0.saturating_sub(self.first.0) + 1)
@@ -225,7 +231,8 @@ impl Pools {
         Some(pool)
     }
 
-    /// Notes that the entities of a pool are copied to another one, or were.
+    /// Notes that the entities of a pool are copied to another one, or were. Copies of several pools may be noted in any
+    /// order.
     ///
     /// # Errors
     /// [`InvalidPool::NoSuchCopy`] if there are no two such pools; nothing has changed then.
@@ -241,9 +248,11 @@ impl Pools {
                 };
             }
             if pool.name == to {
-                pool.usage = match is_done {
-                    true => PoolUse::Open,
-                    false => PoolUse::Filling(from.into()),
+                pool.usage = match (is_done, &pool.usage) {
+                    (false, _) => PoolUse::Filling(from.into()),
+                    // It was filled, and then copied to a third one.
+                    (true, PoolUse::Leaving(_) | PoolUse::Left(_)) => continue,
+                    (true, _) => PoolUse::Open,
                 };
             }
         }
@@ -416,6 +425,18 @@ mod tests {
         );
         for name in ["default", "orders", "search"] {
             assert_eq!(home(&done, name).as_deref(), Some("search"));
+        }
+        // The pools of the second copy may be older than those of the first.
+        for is_done in [false, true] {
+            let mut reversed = three();
+            for (from, to, is_done) in [("search", "orders", is_done), ("default", "search", true)]
+            {
+                reversed.set_copied(from, to, is_done).expect("two pools");
+            }
+            assert_eq!(is_closed(&reversed, "orders"), !is_done);
+            assert!(is_closed(&reversed, "search"), "done: {is_done}");
+            let expected = if is_done { "orders" } else { "search" };
+            assert_eq!(home(&reversed, "default").as_deref(), Some(expected));
         }
         assert_eq!(home(&done, "other"), None);
         for (from, to) in [("orders", "orders"), ("orders", "other"), ("other", "orders")] {

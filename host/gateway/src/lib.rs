@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
-use ostraca_core::pools::{DEFAULT_POOL, PoolUse, Pools};
+use ostraca_core::pools::{DEFAULT_POOL, Pools};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
 use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
@@ -176,7 +176,7 @@ impl Gateway {
             return;
         }
         let types = self.types.snapshot();
-        for pool in pools.iter().filter(|pool| matches!(pool.usage, PoolUse::Left(_))) {
+        for pool in pools.iter().filter(|pool| pool.is_left()) {
             let place = |item: &PendingMessage| self.likely_shard(&types, &item.0.envelope);
             let shards = pool.first..=pool.last();
             self.with_router(|router, now, steps| router.move_buffered(now, shards, place, steps));

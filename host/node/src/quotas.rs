@@ -13,7 +13,7 @@ use futures::future::join_all;
 use ostraca_control::view::ClusterView;
 use ostraca_core::ids::ShardId;
 use ostraca_core::names;
-use ostraca_core::pools::{PoolUse, Pools};
+use ostraca_core::pools::{Pool, PoolUse, Pools};
 use ostraca_core::quota::{Full, FullNamespaces, Quotas, Usage, fair_shares};
 use ostraca_core::rows::{Member, NodeStatus};
 use ostraca_gateway::{Gateway, NodeUsage};
@@ -177,12 +177,24 @@ fn hosts(view: &ClusterView) -> impl Iterator<Item = Member> {
     live.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation })
 }
 
-/// How many shards may store something: they have had an owner, and their pool was not copied to another one.
+/// How many shards may store something: they have had an owner, or their pool was filled from another one. Nothing is in
+/// those of a pool that was copied.
 fn shards_with_state(view: &ClusterView, pools: &Pools) -> u32 {
-    let used = pools.iter().filter(|pool| !matches!(pool.usage, PoolUse::Left(_)));
-    let shards = used.flat_map(|pool| pool.first.0..=pool.last().0);
-    let count = shards.filter(|shard| view.had_owner(ShardId(*shard))).count();
-    u32::try_from(count).unwrap_or(u32::MAX)
+    let filled: BTreeSet<_> = pools
+        .iter()
+        .filter_map(|pool| match &pool.usage {
+            PoolUse::Left(to) => Some(to.as_str()),
+            _ => None,
+        })
+        .collect();
+    let has_state = |pool: &Pool, shard: u32| {
+        filled.contains(pool.name.as_str()) || view.had_owner(ShardId(shard))
+    };
+    let counts = pools
+        .iter()
+        .filter(|pool| !pool.is_left())
+        .map(|pool| (pool.first.0..=pool.last().0).filter(|shard| has_state(pool, *shard)).count());
+    u32::try_from(counts.sum::<usize>()).unwrap_or(u32::MAX)
 }
 
 /// Adds up what shards store. Returns how many have been counted.
@@ -213,4 +225,21 @@ fn to_wire(namespace: &str, usage: Usage, is_complete: bool) -> NamespaceUsage {
     let Usage { entities, state_bytes, turns_per_second } = usage;
     let namespace = namespace.into();
     NamespaceUsage { namespace, entities, state_bytes, turns_per_second, is_complete }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m1_shards_filled_from_another_pool_hold_state() {
+        let mut pools = Pools::one(2);
+        pools.add(Pool::new("new", 3, &pools)).expect("a pool");
+        let nobody = ClusterView::default();
+        assert_eq!(shards_with_state(&nobody, &pools), 0, "none has had an owner");
+        pools.set_copied("default", "new", false).expect("two pools");
+        assert_eq!(shards_with_state(&nobody, &pools), 0);
+        pools.set_copied("default", "new", true).expect("two pools");
+        assert_eq!(shards_with_state(&nobody, &pools), 3);
+    }
 }

@@ -26,18 +26,21 @@ const HELD: &str = "
         SELECT s.id FROM ostraca.shards s
         WHERE s.namespace = $1 AND s.pool = $2 AND s.number = $3 AND s.claim = $4 FOR SHARE
     )";
-const WRITE_HEADS: &str = ", written AS (
+/// Each commit waits for the disk, whatever the server's default: a pool is compared with its copy only once.
+const WRITE_HEADS: &str = ", setting AS MATERIALIZED (SELECT set_config('synchronous_commit', $11, true)),
+    written AS (
         INSERT INTO ostraca.heads (shard, type, id, version, turn, commit_sequence, head)
         SELECT held.id, h.type, h.id, h.version, h.turn, h.commit_sequence, h.head
-        FROM held, unnest($5::bytea[], $6::bytea[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bytea[])
+        FROM held, setting, unnest($5::bytea[], $6::bytea[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bytea[])
             AS h (type, id, version, turn, commit_sequence, head)
         ON CONFLICT DO NOTHING
     )
     SELECT count(*) FROM held";
-const WRITE_RECORDS: &str = ", written AS (
+const WRITE_RECORDS: &str = ", setting AS MATERIALIZED (SELECT set_config('synchronous_commit', $10, true)),
+    written AS (
         INSERT INTO ostraca.records (shard, kind, type, id, key, value)
         SELECT held.id, r.kind, r.type, r.id, r.key, r.value
-        FROM held, unnest($5::smallint[], $6::bytea[], $7::bytea[], $8::bytea[], $9::bytea[])
+        FROM held, setting, unnest($5::smallint[], $6::bytea[], $7::bytea[], $8::bytea[], $9::bytea[])
             AS r (kind, type, id, key, value)
         ON CONFLICT DO NOTHING
     )
@@ -52,7 +55,6 @@ const REMOVE: &str = ", heads AS (
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM held), greatest((SELECT count(*) FROM heads), (SELECT count(*) FROM records))";
-/// The commit waits for the disk, and with it for all that was written before.
 const FINISH: &str = "
     WITH setting AS MATERIALIZED (SELECT set_config('synchronous_commit', $5, true)),
     finished AS (
@@ -107,17 +109,22 @@ impl Expected {
 async fn write_incoming(
     client: &Client,
     incoming: &Expected,
+    synchronous: &str,
     items: Vec<Item>,
 ) -> Result<(), ShardMoveError> {
     let columns = Columns::of(items)?;
     let (has_heads, has_records) = columns.holds();
     if has_heads {
         let statement = format!("{HELD}{WRITE_HEADS}");
-        incoming.run(client, &statement, columns.head_parameters().into()).await?;
+        let mut more: Vec<Parameter<'_>> = columns.head_parameters().into();
+        more.push((&synchronous, Type::TEXT));
+        incoming.run(client, &statement, more).await?;
     }
     if has_records {
         let statement = format!("{HELD}{WRITE_RECORDS}");
-        incoming.run(client, &statement, columns.record_parameters().into()).await?;
+        let mut more: Vec<Parameter<'_>> = columns.record_parameters().into();
+        more.push((&synchronous, Type::TEXT));
+        incoming.run(client, &statement, more).await?;
     }
     Ok(())
 }
@@ -197,8 +204,9 @@ impl MovableShards for PostgresStore {
         incoming: Claim,
         items: Vec<Item>,
     ) -> StoreFuture<Result<(), ShardMoveError>> {
-        self.for_move(incoming, is_incoming, |client, incoming| {
-            async move { write_incoming(client, &incoming, items).await }.boxed()
+        let synchronous = self.options.durability.setting();
+        self.for_move(incoming, is_incoming, move |client, incoming| {
+            async move { write_incoming(client, &incoming, synchronous, items).await }.boxed()
         })
     }
 

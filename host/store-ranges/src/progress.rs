@@ -32,18 +32,20 @@ impl RangedStore {
     /// Reads from the stores how far the move of a map is. Once all shards were moved, it removes what they have left
     /// behind, for about as long as given; call it again until the progress [is complete](MoveProgress::is_complete).
     ///
+    /// `path` gives the path of each shard; `None` for one that no node will ever own again, which need not be moved.
+    ///
     /// # Errors
     /// [`StoreError`] if a store does not answer, or is not configured here.
     pub async fn advance_move(
         &self,
         map: &ShardMap,
-        shard: impl Fn(ShardId) -> ShardPath,
+        path: impl Fn(ShardId) -> Option<ShardPath>,
         limit: Duration,
     ) -> Result<MoveProgress, StoreError> {
         let began = Instant::now();
         let Some(moving) = map.moving else { return Ok(MoveProgress::default()) };
         let leaves = |number: &u32| match map.place(ShardId(*number)) {
-            Some(Place { store, moves_to: Some(_) }) => Some((store, shard(ShardId(*number)))),
+            Some(Place { store, moves_to: Some(_) }) => Some((store, path(ShardId(*number))?)),
             _ => None,
         };
         let leaving: Vec<_> =

@@ -16,7 +16,7 @@ use ostraca_core::records::{
 };
 use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, MemoryStore, MovableShards, Scan, ScanKind, ScannedRecord};
-use ostraca_store_ranges::{RangeMove, RangedStore, ShardMap};
+use ostraca_store_ranges::{MoveProgress, RangeMove, RangedStore, ShardMap};
 use shaky::{Dice, Shaky};
 
 const CLUSTER: ClusterId = ClusterId(7);
@@ -237,7 +237,7 @@ impl World {
             self.dice.pause(10).await;
             let node = &self.nodes[self.dice.below(NODES as u64) as usize];
             let limit = Duration::from_millis(self.dice.below(2));
-            let progress = node.advance_move(&map, |shard| path(shard.0), limit).await;
+            let progress = node.advance_move(&map, |shard| Some(path(shard.0)), limit).await;
             if progress.clone().is_ok_and(|progress| progress.is_complete()) {
                 break;
             }
@@ -418,7 +418,7 @@ fn every_node_reads_a_moved_shard_where_it_is() {
         assert!(old.to_string().contains("not in the store that the map"), "{old}");
         other.map_needed().await;
         let progress =
-            after.advance_move(&map, |shard| path(shard.0), Duration::from_secs(9)).await;
+            after.advance_move(&map, |shard| Some(path(shard.0)), Duration::from_secs(9)).await;
         assert!(progress.is_ok_and(|progress| progress.is_complete()));
         let last = ShardMap { ranges: map.ranges_after(), moving: None, ..map };
         for node in [&before, &after, &other] {
@@ -426,6 +426,28 @@ fn every_node_reads_a_moved_shard_where_it_is() {
             assert_eq!(read(node).await, Ok(now.clone()));
             assert!(node.misplaced().is_empty());
         }
+    });
+}
+
+/// The old shards of a pool that was copied have no owner that could move them.
+#[test]
+fn r26_a_move_does_not_wait_for_shards_without_use() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(async {
+        let stores = [1, 2].map(|id| MemoryStore::new(id, CLUSTER, "cluster"));
+        let [first, second] =
+            stores.clone().map(|store| -> Arc<dyn MovableShards> { Arc::new(store) });
+        let moving = Some(RangeMove { first: 1, last: 2, to: 2 });
+        let map = ShardMap { version: 1, moving, ..first_map() };
+        let node = RangedStore::new(first, vec![second], map.clone(), RangedStore::CLAIM_WAIT);
+        assert_eq!(node.claim(vec![claim_of(1, 1)]).await, [ClaimOutcome::Granted]);
+        let limit = Duration::from_secs(9);
+        let all = node.advance_move(&map, |shard| Some(path(shard.0)), limit).await;
+        let waits = MoveProgress { shards: 2, moved: 1, is_clean: false };
+        assert_eq!(all, Ok(waits), "shard 2 may get an owner");
+        let used = |shard: ShardId| (shard.0 == 1).then(|| path(1));
+        let moved = MoveProgress { shards: 1, moved: 1, is_clean: true };
+        assert_eq!(node.advance_move(&map, used, limit).await, Ok(moved));
     });
 }
 

@@ -326,6 +326,10 @@ impl PoolCopy<'_> {
             stage = PoolCopyStage::Copying { shards: 0 };
             save(stage).await?;
         }
+        if stage == PoolCopyStage::Finishing && !self.any_finished().await? {
+            // The store may have lost what was compared, since nothing of it was in use yet.
+            stage = PoolCopyStage::Copying { shards: 0 };
+        }
         if let PoolCopyStage::Copying { shards } = stage {
             copied = self.copy(shards, save, on_progress).await?;
             stage = PoolCopyStage::Finishing;
@@ -337,6 +341,11 @@ impl PoolCopy<'_> {
         }
         self.remove_old(on_progress).await?;
         Ok(copied)
+    }
+
+    /// Whether a new shard has an ordinary claim.
+    async fn any_finished(&self) -> Result<bool, PoolCopyError> {
+        Ok(self.claims(&self.to).await?.iter().any(is_here))
     }
 
     /// The data stays in its store, so the number of the copy takes the place of the other store's id. A copy of the

@@ -1,65 +1,99 @@
 //! How far a copy is, in the row of the pools.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_catalog::pool::{PoolFill, PoolsRow};
+use ostraca_catalog::pool::{PoolEntry, PoolFill, PoolsRow};
 use ostraca_catalog::rows::{self, POOLS};
 use ostraca_store::pool_copy::{PoolCopyError, PoolCopyStage};
 use ostraca_store::{ClusterStore, StoreError};
 
 use super::failure::row_error;
 
-/// Saves how far the copy is in the row of the pools. Only the process that wrote the row last can write it again: another
-/// one that continues the copy has overtaken it.
+/// Maximum attempts when the row changes concurrently.
+const ATTEMPTS: usize = 8;
+
+/// Saves how far the copy is in the row of the pools. Only the process that took the copy over last can: its number is in
+/// the row. What happens to other pools in the row does not matter.
 #[derive(Clone)]
 pub(super) struct StageLog {
     rows: Arc<dyn ClusterStore>,
     to: String,
-    fill: PoolFill,
-    /// The revision of the row as this process read it first, or wrote it last.
-    revision: Arc<AtomicU64>,
+    runner: u64,
 }
 
 impl StageLog {
-    pub(super) fn new(
-        rows: Arc<dyn ClusterStore>,
-        to: &str,
-        fill: PoolFill,
-        revision: u64,
-    ) -> Self {
-        Self { rows, to: to.into(), fill, revision: Arc::new(revision.into()) }
+    /// The log of the process with this number, for the copy to this pool.
+    pub(super) fn new(rows: Arc<dyn ClusterStore>, to: &str, runner: u64) -> Self {
+        Self { rows, to: to.into(), runner }
     }
 
-    /// The revision of the row as this process wrote it last.
-    pub(super) fn revision(&self) -> u64 {
-        self.revision.load(Ordering::Relaxed)
+    /// Begins a copy, which closes both pools.
+    ///
+    /// # Errors
+    /// [`PoolCopyError::Overtaken`] if any pool has changed since the row had this revision.
+    pub(super) async fn begin(&self, fill: &PoolFill, revision: u64) -> Result<(), PoolCopyError> {
+        self.change(|entry, at| match at == revision {
+            true => entry.set_fill(&self.owned(fill)).map_err(row_error),
+            false => Err(PoolCopyError::Overtaken),
+        })
+        .await
+    }
+
+    /// Takes the copy over. From now on, the process that ran it cannot save anything.
+    ///
+    /// # Errors
+    /// [`PoolCopyError::Overtaken`] if it is not as it was found.
+    pub(super) async fn take_over(&self, found: &PoolFill) -> Result<(), PoolCopyError> {
+        self.change(|entry, _| match entry.fill().map_err(row_error)?.as_ref() == Some(found) {
+            true => entry.set_fill(&self.owned(found)).map_err(row_error),
+            false => Err(PoolCopyError::Overtaken),
+        })
+        .await
     }
 
     pub(super) async fn save(self, stage: PoolCopyStage) -> Result<(), PoolCopyError> {
-        self.write(Some(stage)).await
+        self.change(|entry, _| {
+            let fill = self.own_fill(entry)?;
+            entry.set_fill(&PoolFill { stage, ..fill }).map_err(row_error)
+        })
+        .await
     }
 
     /// Gives the copy up in the row.
     pub(super) async fn remove(&self) -> Result<(), PoolCopyError> {
-        self.write(None).await
+        self.change(|entry, _| {
+            self.own_fill(entry)?;
+            entry.give_up_fill().map_err(row_error)
+        })
+        .await
     }
 
-    async fn write(&self, stage: Option<PoolCopyStage>) -> Result<(), PoolCopyError> {
-        let found = rows::read::<PoolsRow>(&*self.rows, POOLS).await.map_err(row_error)?;
-        let gone = || StoreError::Corrupt(format!("the row `{POOLS}` has no pool `{}`", self.to));
-        let (mut row, revision) = found.ok_or_else(gone)?;
-        if revision != self.revision.load(Ordering::Relaxed) {
-            return Err(PoolCopyError::Overtaken);
+    fn owned(&self, fill: &PoolFill) -> PoolFill {
+        PoolFill { runner: self.runner, ..fill.clone() }
+    }
+
+    /// How far the copy is, if this process still runs it.
+    fn own_fill(&self, entry: &PoolEntry) -> Result<PoolFill, PoolCopyError> {
+        let fill = entry.fill().map_err(row_error)?;
+        fill.filter(|fill| fill.runner == self.runner).ok_or(PoolCopyError::Overtaken)
+    }
+
+    async fn change(
+        &self,
+        change: impl Fn(&mut PoolEntry, u64) -> Result<(), PoolCopyError>,
+    ) -> Result<(), PoolCopyError> {
+        for _ in 0..ATTEMPTS {
+            let found = rows::read::<PoolsRow>(&*self.rows, POOLS).await.map_err(row_error)?;
+            let gone =
+                || StoreError::Corrupt(format!("the row `{POOLS}` has no pool `{}`", self.to));
+            let (mut row, revision) = found.ok_or_else(gone)?;
+            let entry = row.pools.iter_mut().find(|entry| entry.name == self.to);
+            change(entry.ok_or_else(gone)?, revision)?;
+            match rows::write(&*self.rows, POOLS, Some(revision), &row).await {
+                Err(ostraca_catalog::Error::RowConflict(_)) => {}
+                written => return written.map(drop).map_err(row_error),
+            }
         }
-        let entry = row.pools.iter_mut().find(|entry| entry.name == self.to).ok_or_else(gone)?;
-        match stage {
-            Some(stage) => entry.set_fill(&PoolFill { stage, ..self.fill.clone() }),
-            None => entry.give_up_fill(),
-        }
-        .map_err(row_error)?;
-        let written = rows::write(&*self.rows, POOLS, Some(revision), &row).await;
-        self.revision.store(written.map_err(row_error)?, Ordering::Relaxed);
-        Ok(())
+        Err(PoolCopyError::Overtaken)
     }
 }

@@ -216,7 +216,7 @@ async fn r23_an_unfinished_copy_closes_both_pools() {
     let (store, stores) = ended().await;
     let (mut row, _, _) = read_pools(&*store).await.expect("pools");
     let stage = PoolCopyStage::Marking;
-    let fill = PoolFill { from: "default".into(), attempt: 5, stage };
+    let fill = PoolFill { from: "default".into(), attempt: 5, runner: 0, stage };
     row.pools[0].set_fill(&fill).expect("it fits");
     set(&store, POOLS, &row).await;
     let pools = pools_of(&store).await;
@@ -262,6 +262,36 @@ async fn r23_an_overtaken_copy_sets_no_stage_back() {
     assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 20));
 }
 
+#[tokio::test]
+async fn r23_other_pools_may_change_during_a_copy() {
+    let (store, stores) = ended().await;
+    let changed = || {
+        let adding = async {
+            let (mut row, _, _) = read_pools(&*store).await.expect("pools");
+            row.pools.push(entry("third", 2, HashFunction::Murmur3));
+            set(&store, POOLS, &row).await;
+        };
+        adding.now_or_never().expect("nothing is awaited");
+    };
+    let mut on_progress = once_after(PoolCopyStep::ReadingNew, changed);
+    stores.run(("default", "wide"), &mut on_progress).await.expect("copied");
+    assert_eq!((count(&store, "default").await, count(&store, "wide").await), (0, 20));
+    assert!(pools_of(&store).await.get("third").is_some_and(|pool| !pool.is_closed()));
+}
+
+/// Its entry comes before that of the pool from which it is filled, which was filled itself.
+#[tokio::test]
+async fn r23_an_older_pool_is_filled_from_a_newer_one() {
+    let (store, stores) = ended().await;
+    for (from, to) in [("default", "other"), ("other", "wide")] {
+        run(&stores, from, to).await.expect("copied");
+        assert_eq!((count(&store, from).await, count(&store, to).await), (0, 20));
+    }
+    let pools = pools_of(&store).await;
+    let closed = ["default", "other", "wide"].map(|it| pools.get(it).expect("one").is_closed());
+    assert_eq!(closed, [true, true, false]);
+}
+
 fn rollout() -> StoredRollout {
     StoredRollout {
         from: 1,
@@ -296,7 +326,8 @@ async fn r24_what_changes_before_the_first_claim_is_seen() {
 async fn r23_a_copy_that_cannot_begin_is_given_up() {
     let (store, stores) = ended().await;
     let (mut row, _, _) = read_pools(&*store).await.expect("pools");
-    let fill = PoolFill { from: "default".into(), attempt: 5, stage: PoolCopyStage::Marking };
+    let fill =
+        PoolFill { from: "default".into(), attempt: 5, runner: 0, stage: PoolCopyStage::Marking };
     row.pools[0].set_fill(&fill).expect("it fits");
     set(&store, POOLS, &row).await;
     add(&store, &Entity::new("stranger", "s"), 99).await;
@@ -435,18 +466,19 @@ async fn r8_an_owner_that_renews_is_waited_for() {
 async fn r23_a_copy_that_another_one_continued_is_not_given_up() {
     let (store, stores) = ended().await;
     let names = ("default", "wide");
-    let begun = stores.begin(names, &mut |_| ()).await.expect("begun");
+    stores.begin(names, 7, &mut |_| ()).await.expect("begun");
     // Another process continues the copy and makes a claim; then the check fails.
     let (row, _, pools) = read_pools(&*store).await.expect("pools");
-    set(&store, POOLS, &row).await;
     let fill = row.pools[0].fill().expect("a row").expect("a copy");
+    let other = StageLog::new(store.clone(), "wide", 8);
+    other.take_over(&fill).await.expect("continued");
     let shards = vec![path(&pools, ShardId(1))];
     let current = store.current_claims(shards).await.expect("claims").remove(0).expect("a claim");
     let placement = ostraca_core::records::Placement { store_id: fill.attempt.into(), version: 1 };
     let moved = current.moved_to(placement).expect("it fits");
     assert_eq!(store.claim(vec![moved]).await, [ClaimOutcome::Granted]);
     add(&store, &Entity::new("stranger", "s"), 99).await;
-    stores.proceed(names, begun, &mut |_| ()).await.expect_err("a type is not known");
+    stores.proceed(names, 7, &mut |_| ()).await.expect_err("a type is not known");
     assert!(pools_of(&store).await.get("default").expect("a pool").is_closed());
     let refused = run(&stores, "default", "wide").await.expect_err("as before");
     assert!(refused.message.contains("both pools stay closed"), "{refused:?}");

@@ -11,10 +11,11 @@ use ostraca_core::ids::{
 };
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, JournalEvent, JournalSnapshot,
-    RecordKey, RecordWrite,
+    Placement, RecordKey, RecordWrite,
 };
 use ostraca_core::rows::Member;
-use ostraca_store::{EntityStore, StoreError};
+use ostraca_store::transfer::{Item, ItemKind};
+use ostraca_store::{EntityStore, MovableShards, StoreError};
 use ostraca_store_postgres::{OpenError, Options, PostgresStore};
 use ostraca_test_servers::postgres::Server;
 use ostraca_test_servers::proxy::Proxy;
@@ -408,4 +409,34 @@ async fn e18_people_query_state_and_journals_with_sql() {
     assert_eq!(query("key, value", "state"), "k|xxx\n");
     assert_eq!(query("event, data", "journal"), "1|opened\n2|closed\n");
     assert_eq!(query("through, data", "snapshots"), "300|{}\n");
+}
+
+/// The server writes nothing by itself for so long that only what a commit waited for survives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r26_what_was_copied_to_a_shard_survives_a_crash() {
+    let mut server = Server::start("synchronous_commit = off\nwal_writer_delay = 10s");
+    let (store, database) = create(&server).await;
+    let from = Placement { store_id: 9, version: 1 };
+    let incoming = claim(1, "a").incoming_from(from, 5).expect("a claim");
+    claimed(&store, &incoming).await;
+    let entity = Entity::new("counter", "copied");
+    let turn = turn(&claim(1, "a"), "copied", 0, 1);
+    let items = vec![
+        Item::Head { shard: shard(), entity: entity.clone(), head: Box::new(turn.head) },
+        Item::Record {
+            shard: shard(),
+            entity,
+            key: RecordKey::State("k".into()),
+            value: Bytes::from_static(b"v"),
+        },
+    ];
+    for item in items {
+        store.write_incoming(incoming.clone(), vec![item]).await.expect("written");
+    }
+    server.stop(Signal::SIGKILL);
+    server.run();
+    let store = PostgresStore::open_for_state(Options::new(server.url(&database))).await;
+    let page = store.expect("the store").shard_page(shard(), None).await.expect("a page");
+    let kinds: Vec<_> = page.items.iter().map(Item::kind).collect();
+    assert_eq!(kinds, [ItemKind::Shards, ItemKind::Heads, ItemKind::Records]);
 }

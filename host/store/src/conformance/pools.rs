@@ -32,6 +32,7 @@ pub fn check_pool_copies<S: MovableShards>(factory: &Factory<S>) {
     nobody_uses_the_old_shards(factory);
     a_copy_is_continued_after_each_of_its_calls(factory);
     a_copy_that_differs_is_not_used(factory);
+    what_was_lost_before_it_was_used_is_copied_again(factory);
     what_cannot_be_copied_is_refused(factory);
     a_copy_is_given_up_only_before_its_first_claim(factory);
     a_paused_owner_claims_no_new_shard(factory);
@@ -353,6 +354,22 @@ fn a_copy_that_differs_is_not_used<S: MovableShards>(factory: &Factory<S>) {
         assert!(run(&*store, &pools, &stage, &|| false).is_ok());
         assert_eq!(in_pool(&*store, pool(&pools, "new")), before);
     }
+}
+
+/// A database that has crashed may lack what was compared.
+fn what_was_lost_before_it_was_used_is_copied_again<S: MovableShards>(factory: &Factory<S>) {
+    let (store, pools) = (factory.make(), pools(SIZES[0].0, SIZES[0].1));
+    fill(&store, &pools, ENTITIES);
+    let before = in_pool(&store, pool(&pools, "old"));
+    let (stage, saves) = (Mutex::new(PoolCopyStage::Marking), AtomicUsize::new(0));
+    // It stops before it copies anything, but the next stage is saved.
+    let stops = || saves.fetch_add(1, Ordering::Relaxed) == 3;
+    assert!(run(&store, &pools, &stage, &stops).is_err());
+    assert_eq!(*stage.lock().unwrap(), PoolCopyStage::Copying { shards: 0 });
+    assert_eq!(in_pool(&store, pool(&pools, "new")), [""; 0]);
+    let stage = Mutex::new(PoolCopyStage::Finishing);
+    run(&store, &pools, &stage, &|| false).unwrap();
+    assert_eq!(in_pool(&store, pool(&pools, "new")), before);
 }
 
 fn what_cannot_be_copied_is_refused<S: MovableShards>(factory: &Factory<S>) {

@@ -130,7 +130,7 @@ fn k36_an_unfinished_copy_of_a_pool_is_to_be_repeated() {
         let mut pools = Pools::one(SHARDS);
         pools.add(Pool::new("wide", 5, &pools)).expect("a pool");
         let mut row = rows_of(&pools).1;
-        let fill = PoolFill { from: "default".into(), attempt: 5, stage };
+        let fill = PoolFill { from: "default".into(), attempt: 5, runner: 0, stage };
         row.pools[0].set_fill(&fill).expect("it fits");
         world.set(POOLS, &row);
         // It is in both pools, as before the old one's state is removed.
