@@ -16,7 +16,6 @@ mod error;
 mod health;
 mod identity;
 mod layout;
-pub mod numbers;
 mod options;
 mod pods;
 mod rows;

@@ -2,7 +2,6 @@
 
 mod conformance;
 mod faults;
-mod members;
 mod objects;
 mod random;
 mod refusals;

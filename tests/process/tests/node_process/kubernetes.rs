@@ -1,10 +1,11 @@
 //! A node whose rows are in Kubernetes: it starts and serves, and says what is wrong with an API server or a store there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ostraca_client::{Client, Entity};
+use ostraca_client::{Client, Entity, NewPool};
+use ostraca_process_tests::cluster::TIMEOUT;
 use ostraca_process_tests::node_dir::deploy_example;
-use ostraca_process_tests::{NodeDir, NodeProcess};
+use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 use ostraca_test_servers::kubernetes::ApiServer;
 use ostraca_test_servers::{free_port, postgres};
 
@@ -26,6 +27,30 @@ fn init_in(namespace: &str, name: &str, url: &str, more: &[&str]) -> anyhow::Res
     NodeDir::init_as(name, &[&rows, more].concat(), |_| {})
 }
 
+/// The node takes the smallest number in a pool without a manager, in a lease (E5), and serves its shards.
+async fn number_is_taken(client: &Client, server: &ApiServer) {
+    let (name, strategy) = ("free".to_owned(), "stateless".to_owned());
+    let pool = NewPool { name, strategy, shards: 4, ..NewPool::default() };
+    client.pools(Some(pool)).await.expect("created");
+    let began = Instant::now();
+    loop {
+        let pools = client.pools(None).await.expect("listed");
+        let free = pools.iter().find(|pool| pool.name == "free").expect("the pool");
+        if free.numbers.first().is_some_and(|it| (it.number, &*it.node) == (0, "n1")) {
+            break;
+        }
+        assert!(began.elapsed() < TIMEOUT, "{free:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let leases = server.objects(|objects| objects.leases("shop"));
+    assert!(leases.iter().any(|it| it.contains("numbers") && it.contains("free")), "{leases:?}");
+    let manifest = format!("pool = \"free\"\n{}", artifacts::manifest("account").expect("one"));
+    let component = artifacts::component("account").expect("one");
+    client.deploy(&manifest, component, None).await.expect("deployed");
+    let account = Entity::new("account", "a");
+    client.session().command(&account, "deposit", "5").await.expect("its shard is served");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e4_a_node_serves_with_its_rows_in_leases() {
     let mut server = server();
@@ -43,6 +68,7 @@ async fn e4_a_node_serves_with_its_rows_in_leases() {
         let client = Client::connect(profile).await.expect("connect");
         if expected == "1" {
             deploy_example(&client, "counter").await.expect("deploy");
+            number_is_taken(&client, &server).await;
         }
         // The API server is away for longer than a lease: the node serves again by itself.
         server.stop();
