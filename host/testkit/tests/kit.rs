@@ -223,6 +223,41 @@ fn idle_instances_are_dropped_and_messages_start_new_ones() {
 }
 
 #[test]
+fn s10_a_guest_is_told_that_it_stops_and_why() {
+    let mut kit = misbehaving("");
+    let add = |kit: &mut Kit| {
+        kit.command("misbehaving/a", "add", json!({ "key": "k", "by": 1 })).expect("added");
+    };
+    let stopped = |kit: &Kit| {
+        let stored = kit.stored("misbehaving/a");
+        (stored.value("stops"), stored.value("stop-reason"))
+    };
+    add(&mut kit);
+    kit.hand_off("misbehaving/a");
+    assert_eq!(stopped(&kit), (json!(1), json!("HandedOff")));
+    add(&mut kit);
+    kit.advance(Duration::from_secs(125));
+    assert_eq!(stopped(&kit), (json!(2), json!("Idle")));
+}
+
+#[test]
+fn k30_each_type_has_an_idle_time_of_its_own() {
+    let mut kit = Kit::new();
+    for (name, idle) in [("short", "5 s"), ("long", "1 h")] {
+        let manifest = format!(
+            "type = \"{name}\"\ncomponent = \"misbehaving.wasm\"\n[lifecycle]\nidle-timeout = \"{idle}\"\n"
+        );
+        kit.deploy_with(package("tests/guests/misbehaving"), &manifest).expect("a component");
+        let added = kit.command(&format!("{name}/a"), "add", json!({ "key": "k", "by": 1 }));
+        added.expect("added");
+    }
+    kit.advance(Duration::from_secs(4));
+    assert!(kit.has_instance("short/a") && kit.has_instance("long/a"));
+    kit.advance(Duration::from_secs(3));
+    assert!(!kit.has_instance("short/a") && kit.has_instance("long/a"));
+}
+
+#[test]
 fn what_is_refused_says_why() {
     let mut kit = Kit::new();
     let unknown = kit.query("nothing/x", "get", json!(null)).expect_err("no such type");

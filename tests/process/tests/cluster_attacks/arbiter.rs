@@ -32,6 +32,22 @@ fn cut(scene: &mut AttackRun, pairs: &[(usize, usize)]) -> impl Future<Output = 
     })
 }
 
+/// Waits until a node shows that another one does not answer its keep-alives (E12).
+async fn until_keep_alives_fail(scene: &AttackRun, at: usize, of: usize) -> Result<()> {
+    let name = scene.cluster.name(of);
+    let shown = async {
+        loop {
+            let nodes = scene.clients[at].nodes().await?.nodes;
+            let node = nodes.iter().find(|node| name == node.name.as_str()).context("a node")?;
+            if node.unanswered_keep_alives > 0 {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, shown).await.context("no keep-alive is unanswered")?
+}
+
 /// Waits until one of these nodes has ended by itself, and returns it.
 async fn until_one_ends(scene: &mut AttackRun, nodes: &[usize]) -> Result<usize> {
     let ended = async {
@@ -66,6 +82,7 @@ async fn a_lone_node_loses(stores: Stores) {
         let lone = scene.rng.random_range(0..3);
         let others = [(lone + 1) % 3, (lone + 2) % 3];
         cut(scene, &[(lone, others[0]), (lone, others[1])]).await?;
+        until_keep_alives_fail(scene, others[0], lone).await?;
         let lost = until_one_ends(scene, &[0, 1, 2]).await?;
         ensure!(lost == lone, "n{} lost, although it reaches another node", lost + 1);
         until_others_serve(scene, lost).await?;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use ostraca_process_tests::artifacts;
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
-use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::cluster::{Options, TIMEOUT};
+use ostraca_process_tests::proxy::{Endpoint, Network, Rule};
 use rand::Rng;
 use tempfile::NamedTempFile;
 
@@ -85,4 +86,30 @@ async fn s7_a_paused_host_keeps_its_lease_although_it_is_checked() {
         Ok(FaultTiming::InStep)
     });
     paused.await.expect("rounds");
+}
+
+/// Senders tell the manager, which asks the program, although both nodes renew their leases.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn s12_a_node_that_another_cannot_reach_is_checked() {
+    let (options, asked) = asking("command-cut", Duration::from_secs(12));
+    let mut scene = AttackRun::set(&options).await.expect("cluster");
+    // Only messages between these two are in doubt.
+    scene.least = 1;
+    let cut = scene.rounds("a cut between two hosts, with a command", async |scene| {
+        fs::write(asked.path(), "")?;
+        let cut = |network: &Network| {
+            network.both(Endpoint::Node(1), Endpoint::Node(2), Rule::CUT);
+        };
+        scene.inject(move |cluster, _| Ok(cut(cluster.network()))).await?;
+        let began = Instant::now();
+        let is_asked = |text: &str| ["n2 ", "n3 "].iter().any(|name| text.contains(name));
+        while !is_asked(&fs::read_to_string(asked.path())?) {
+            ensure!(began.elapsed() < TIMEOUT, "the program was not asked");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let view = scene.cluster.view().await?;
+        ensure!(["n2", "n3"].iter().all(|name| view.is_alive(name)), "they renew: {view}");
+        Ok(FaultTiming::InStep)
+    });
+    cut.await.expect("rounds");
 }
