@@ -155,7 +155,7 @@ impl World {
         misplaced.filter(|(shard, _)| !self.owner_is_silenced(*shard)).collect()
     }
 
-    fn owner_is_silenced(&self, shard: ShardId) -> bool {
+    pub(super) fn owner_is_silenced(&self, shard: ShardId) -> bool {
         let Some((Row::Manager(row), _)) = self.rows.durable().get(&RowKey::Manager) else {
             return false;
         };

@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Shards that are not where an operator has pinned them, or where the outside program wants them, although that
-    /// host can have them.
+    /// host can have them and the owner's reports reach the manager.
     pub(super) fn unplaced(&self) -> Vec<(ShardId, NodeId)> {
         let owners = self.owners();
         let mut unplaced = Vec::new();
@@ -238,7 +238,7 @@ impl World {
             let of_pool = owners.range(pool.first..=pool.last());
             unplaced.extend(of_pool.filter_map(|(shard, owner)| {
                 let wanted = self.wanted(*shard, &hosts).filter(|node| *node != owner)?;
-                Some((*shard, wanted.clone()))
+                (!self.owner_is_silenced(*shard)).then(|| (*shard, wanted.clone()))
             }));
         }
         unplaced

@@ -381,6 +381,10 @@ impl World {
         let Running { entity, generation, turn, work, journal, .. } = running;
         let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
         let is_stop = matches!(work, Work::Stop);
+        // A subscriber's turn emits nothing and sets no timer, whose firing would emit: two subscribers of each other would
+        // never end.
+        let is_item =
+            matches!(&work, Work::Message(message) if &*message.method == subscriptions::METHOD);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
         let utc = it.reads(self.now).utc;
@@ -399,7 +403,7 @@ impl World {
             }
             Work::Message(message) => {
                 let mut result = instance.message(&message, false, passivate);
-                if self.timers && !result.writes.is_empty() {
+                if self.timers && !result.writes.is_empty() && !is_item {
                     result.timers = timers::by_message(&mut self.timer_rng, utc);
                 }
                 if result.delete {
@@ -435,8 +439,6 @@ impl World {
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
         }
-        // A subscriber's turn emits nothing: two subscribers of each other would never end.
-        let is_item = self.turns.get(&turn).is_some_and(|it| &*it.method == subscriptions::METHOD);
         if self.channels && !result.writes.is_empty() && !is_item {
             result.emits = channels::by_turn(&mut self.rng_of_channels, turn);
             if self.subscribes && !result.emits.is_empty() {
