@@ -196,11 +196,12 @@ impl From<ProfileError> for Failure {
             ),
             ProfileError::File { .. } => (
                 codes::INVALID_PROFILE,
-                "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` creates a new profile",
+                "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME --ca DIR` creates a new profile",
             ),
-            ProfileError::Invalid { .. } => {
-                (codes::INVALID_PROFILE, "`ostraca ca issue client NAME` creates a new profile")
-            }
+            ProfileError::Invalid { .. } => (
+                codes::INVALID_PROFILE,
+                "`ostraca ca issue client NAME --ca DIR` creates a new profile",
+            ),
             // Their messages say how to fix the error.
             _ => (codes::INVALID_PROFILE, ""),
         };

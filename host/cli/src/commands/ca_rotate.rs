@@ -61,7 +61,7 @@ async fn rotate(global: &Global, args: &Rotate) -> Result<Exit, Failure> {
                 &keys.iter().map(|(node, key)| (node.as_str(), key.clone())).collect::<Vec<_>>(),
             );
             output::line(
-                "Now issue new certificates to clients (`ostraca ca issue client NAME`). Their present certificates are",
+                "Now issue new certificates to clients (`ostraca ca issue client NAME --ca DIR`). Their present certificates are",
             );
             output::line("accepted until `ostraca ca rotate --finish`.");
             if !own {

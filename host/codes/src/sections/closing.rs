@@ -47,7 +47,7 @@ section! {
         NODES_ONLY = "nodes-only" {
             retry: No,
             happened: "A client's certificate was used on a protocol for nodes; the reason names the client.",
-            help: "Give the node its own certificate: `ostraca ca issue node NAME`.",
+            help: "Give the node its own certificate: `ostraca ca issue node NAME --ca DIR`.",
         }
         NODE_MISMATCH = "node-mismatch" {
             retry: No,
@@ -62,7 +62,7 @@ section! {
         HASH_MISMATCH = "hash-mismatch" {
             retry: No,
             happened: "Two nodes of one cluster use different hashes; the reason names both.",
-            help: "Use the release that the cluster runs.",
+            help: "Use the release that the cluster runs, and remove `cluster.hash` from the configuration.",
         }
         FRAME_TOO_LARGE = "frame-too-large" {
             retry: No,
@@ -117,7 +117,7 @@ section! {
         UNAUTHENTICATED = "unauthenticated" {
             retry: No,
             happened: "The client showed neither a certificate of the cluster nor a token.",
-            help: "Name a certificate and its key, or a token, in the profile: `ostraca ca issue client NAME`, `ostraca token issue NAME`.",
+            help: "Name a certificate and its key, or a token, in the profile: `ostraca ca issue client NAME --ca DIR`, `ostraca token issue NAME --ca DIR`.",
         }
         INVALID_TOKEN = "invalid-token" {
             retry: No,

@@ -27,7 +27,7 @@ section! {
         NO_CERTIFICATE = "no-certificate" {
             retry: No,
             happened: "The node requires a certificate, but the client has none.",
-            help: "`ostraca ca issue client NAME`.",
+            help: "`ostraca ca issue client NAME --ca DIR`.",
         }
         UNKNOWN_CA = "unknown-ca" {
             retry: No,

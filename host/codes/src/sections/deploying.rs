@@ -38,7 +38,7 @@ section! {
             retry: No,
             exit: 2,
             happened: "An authority that the cluster should no longer trust has issued certificates that are still needed: those of the nodes that the message names, or the caller's own.",
-            help: "Run `ostraca ca rotate` again while these nodes run. `ostraca forget` nodes that are gone for good. For your own certificate, use `ostraca ca issue client NAME`. With `--force`, those who still need it are shut out.",
+            help: "Run `ostraca ca rotate` again while these nodes run. `ostraca forget` nodes that are gone for good. For your own certificate, use `ostraca ca issue client NAME --ca DIR`. With `--force`, those who still need it are shut out.",
         }
         INVALID_VARIABLE = "invalid-variable" {
             retry: No,
@@ -56,7 +56,7 @@ section! {
             retry: No,
             exit: 2,
             happened: "The node has no key for secrets: the file that `identity.secret-keys` names does not exist.",
-            help: "Copy `ca/secret.key` from another node to this one, and restart this one. If no node has the file, create it with `ostraca secret key` and copy it to all nodes.",
+            help: "Copy `ca/secret.key` from another node to this one, and restart this one. If no node has the file, create it with `ostraca secret key --ca DIR` and copy it to all nodes.",
         }
         TOO_MANY_REVOCATIONS = "too-many-revocations" {
             retry: No,
@@ -186,7 +186,7 @@ section! {
             retry: No,
             exit: 2,
             happened: "It imports something that entities do not have.",
-            help: "Remove the import: no files, sockets, environment or other hosts' interfaces.",
+            help: "Import only what [guests.md](guests.md) lists.",
         }
         WRONG_SIGNATURE = "wrong-signature" {
             retry: No,
@@ -266,7 +266,7 @@ section! {
         }
         DEPLOYMENT_TOO_LARGE = "deployment-too-large" {
             retry: No,
-            happened: "The manifest and the method names take more than 64 KiB together.",
+            happened: "The manifest and the methods (names, summaries, schemas) take more than 64 KiB together.",
             help: "Shorten the manifest.",
         }
         TYPE_IN_USE = "type-in-use" {

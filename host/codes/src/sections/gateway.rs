@@ -27,7 +27,7 @@ section! {
         UNKNOWN_PATH = "unknown-path" {
             retry: No,
             happened: "The HTTP gateway has nothing at the path, or cannot decode it.",
-            help: "Calls are at `/v1/default/TYPE/ID/call/METHOD`. In an id, write `/` as `%2F`.",
+            help: "Calls are at `/v1/NAMESPACE/TYPE/ID/call/METHOD`. In an id, write `/` as `%2F`.",
         }
         WRONG_METHOD = "wrong-method" {
             retry: No,
@@ -52,7 +52,7 @@ section! {
         INVALID_QUERY_STRING = "invalid-query-string" {
             retry: No,
             happened: "An HTTP request has a parameter that the path does not have, or one that cannot be decoded.",
-            help: "The only parameter of a query is `args`, with the arguments as percent-encoded JSON.",
+            help: "A query has the parameter `args`, with the arguments as percent-encoded JSON; what follows a channel has `from` instead.",
         }
         TRUNCATED_BODY = "truncated-body" {
             retry: No,

@@ -189,7 +189,7 @@ section! {
         }
         VALUE_TOO_LARGE = "value-too-large" {
             retry: No,
-            happened: "In one call the guest passed to the host, or returned, more bytes than 64 KiB plus the largest of `limits.state`, `limits.turn-bytes`, `limits.reply` and `limits.outbox-bytes`. They were not copied.",
+            happened: "In one call the guest passed to the host, or returned, more bytes than 64 KiB plus the largest of `limits.state`, `limits.turn-bytes`, `limits.reply`, `limits.ask-bytes` and `limits.outbox-bytes`. They were not copied.",
             help: "Pass less in one call, or raise the limit concerned.",
         }
         WRITE_IN_QUERY = "write-in-query" {

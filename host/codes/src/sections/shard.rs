@@ -67,7 +67,7 @@ section! {
         UNKNOWN_ENTITY = "unknown-entity" {
             retry: No,
             happened: "The entity to delete does not exist: it never had a turn, or was deleted before.",
-            help: "Check the type and the id: `ostraca entities --type TYPE` lists the entities.",
+            help: "Check the type and the id: `ostraca entities TYPE` lists the entities.",
         }
         NOT_REMEMBERED = "not-remembered" {
             retry: No,

@@ -27,12 +27,12 @@ section! {
         INVALID_IDENTITY = "invalid-identity" {
             retry: No,
             happened: "A certificate or key cannot be used.",
-            help: "Check `[identity]`; `ostraca ca issue node NAME`.",
+            help: "Check `[identity]`; `ostraca ca issue node NAME --ca DIR`.",
         }
         IDENTITY_MISMATCH = "identity-mismatch" {
             retry: No,
             happened: "The certificate belongs to another node or a client or, on the node with the store, to another cluster.",
-            help: "Check `node` and `[identity]`; `ostraca ca issue node NAME` creates a new one.",
+            help: "Check `node` and `[identity]`; `ostraca ca issue node NAME --ca DIR` creates a new one.",
         }
         ADDRESS_IN_USE = "address-in-use" {
             retry: No,
@@ -197,7 +197,7 @@ section! {
         }
         POOL_NOT_COPIED = "pool-not-copied" {
             retry: No,
-            happened: "A pool cannot be copied to the other one, or the copy has failed; the text says why. What was begun can be continued: no entity is used in either pool until the copy is done.",
+            happened: "A pool cannot be copied to the other one, the copy has failed, or something has to wait until it is done; the text says why. It also says whether both pools are open as before, or stay closed until the copy is continued.",
             help: "Do what the text says, and repeat `ostraca pool copy`.",
         }
         INVALID_PLACEMENT = "invalid-placement" {

@@ -237,7 +237,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("http-bytes", it.http_bytes, 1, MOST_HTTP_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
-        ("log-line", it.log_line_bytes, 16, 1 << 20),
+        ("log-line-bytes", it.log_line_bytes, 16, 1 << 20),
     ];
     for (key, value, least, most) in sizes {
         if !(least..=most).contains(&value) {
@@ -270,7 +270,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
         ("subscriptions", it.subscriptions, 100_000),
-        ("log-lines", it.log_lines_per_second, 1_000_000),
+        ("log-lines-per-second", it.log_lines_per_second, 1_000_000),
     ];
     for (key, value, most) in counts {
         if !(1..=most).contains(&value) {

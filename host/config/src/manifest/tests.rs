@@ -79,6 +79,8 @@ fn each_error_names_its_line() {
         ("[limits]\nmailbox = 0", 4, "`mailbox` must be from 1"),
         ("[limits]\nsubscriptions = 100001", 4, "`subscriptions` must be from 1"),
         ("[limits]\nkeys = 0", 4, "`keys` must be from 1"),
+        ("[limits]\nlog-lines-per-second = 0", 4, "`log-lines-per-second` must be from 1"),
+        ("[limits]\nlog-line-bytes = \"1 B\"", 4, "`log-line-bytes` must be from 16 B"),
         ("[limits]\nturn-keys = 20000", 4, "`turn-keys` must be from 1 to 16384"),
         ("[limits]\nturn-bytes = \"9 MiB\"", 4, "`turn-bytes` must be from 1 B to 8 MiB"),
         ("[limits]\nreply = \"5 MiB\"", 4, "`reply` must be from 1 B to 4 MiB"),
