@@ -303,9 +303,12 @@ fn r13_a_route_to_a_lower_epoch_is_detected() {
 fn accepting_rows_that_a_watch_repeats_is_detected() {
     // A host applies an older row than the one that assigned it a shard, and later releases that shard because its store
     // does not respond. According to its reports, it has not seen the assignment yet, so the manager waits. In other
-    // seeds, all shards are served, but their numbers stay uneven, which is reported as unanswered (seed 266).
-    let uneven = &[ViolationKind::Unanswered];
-    without(node::Mutation::AcceptOlderRows, ViolationKind::Unserved, uneven, 0);
+    // seeds, all shards are served, but their numbers stay uneven, which is reported as unanswered (seed 266), or the
+    // manager takes a node that has ended for live, and waits for its acknowledgement (seed 401), or a gateway keeps an old
+    // route (seed 442).
+    let follows =
+        &[ViolationKind::Unanswered, ViolationKind::WaitedForAcks, ViolationKind::TellNotSent];
+    without(node::Mutation::AcceptOlderRows, ViolationKind::Unserved, follows, 0);
 }
 
 #[test]
@@ -356,8 +359,8 @@ fn r8_a_query_of_a_deposed_owner_is_stale() {
 #[test]
 fn r8_using_a_lease_for_twice_its_time_is_detected() {
     let shard = vec![shard::Mutation::DoubleLease];
-    // 153 of 300 seeds.
-    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 50);
+    // 147 of 300 seeds.
+    reads_stale(&Options { shard_mutations: shard, ..Options::default() }, 40);
 }
 
 #[test]
@@ -370,8 +373,8 @@ fn r8_a_renewal_counted_from_its_answer_is_detected() {
 #[test]
 fn r8_a_registration_counted_from_its_answer_is_detected() {
     let node = vec![node::Mutation::LeaseFromRegistrationResponse];
-    // 31 of 300 seeds.
-    reads_stale(&Options { node_mutations: node, ..Options::default() }, 8);
+    // 23 of 300 seeds.
+    reads_stale(&Options { node_mutations: node, ..Options::default() }, 5);
 }
 
 #[test]

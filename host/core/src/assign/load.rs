@@ -7,6 +7,7 @@
 //! It comes to rest under any constant load. The busiest host that can improve gives a shard away, and both hosts have
 //! less than it had afterwards: sorted from the highest to the lowest, the hosts' loads become smaller with each move.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,7 @@ fn loads(view: &AllocationView) -> Vec<u64> {
 fn allocate(view: &AllocationView) -> (Vec<Move>, Vec<u64>) {
     let mut loads = loads(view);
     let mut shards: Vec<_> = view.unassigned().collect();
-    shards.sort_by_key(|shard| std::cmp::Reverse(cost(view, *shard)));
+    shards.sort_by_key(|shard| Reverse(cost(view, *shard)));
     let receivers: Vec<_> = view.receivers().collect();
     let mut moves = Vec::new();
     for shard in shards {
@@ -114,9 +115,11 @@ impl AllocationStrategy for MeasuredLoad {
             if hosts.iter().all(|host| (low..=high).contains(&of(host))) {
                 break;
             }
-            let least = hosts.iter().copied().min_by_key(|host| (of(host), *host));
+            // Of hosts with equally little, the heaviest has less than others after a move.
+            let rank = |host: &usize| (of(host), Reverse(view.weight(*host)), *host);
+            let least = hosts.iter().copied().min_by_key(rank);
             let most = hosts.iter().copied().filter(|host| !stuck.contains(host));
-            let most = most.max_by_key(|host| (of(host), std::cmp::Reverse(*host)));
+            let most = most.max_by_key(|host| (of(host), Reverse(*host)));
             let (Some(from), Some(to)) = (most, least.filter(|to| Some(*to) != most)) else {
                 break;
             };

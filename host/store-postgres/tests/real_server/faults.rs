@@ -436,7 +436,14 @@ async fn r26_what_was_copied_to_a_shard_survives_a_crash() {
     server.stop(Signal::SIGKILL);
     server.run();
     let store = PostgresStore::open_for_state(Options::new(server.url(&database))).await;
-    let page = store.expect("the store").shard_page(shard(), None).await.expect("a page");
-    let kinds: Vec<_> = page.items.iter().map(Item::kind).collect();
+    let (store, mut kinds, mut cursor) = (store.expect("the store"), Vec::new(), None);
+    loop {
+        let page = store.shard_page(shard(), cursor).await.expect("a page");
+        kinds.extend(page.items.iter().map(Item::kind));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
     assert_eq!(kinds, [ItemKind::Shards, ItemKind::Heads, ItemKind::Records]);
 }

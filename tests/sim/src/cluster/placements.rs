@@ -1,6 +1,7 @@
 //! Where operators and outside programs want shards: weights, pins, moves on request, a program that places all shards,
 //! and measured loads (A4, E9, K14). What a seed decides here is checked at the end of its run.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_core::assign::{AllocationStrategy, BuiltinStrategy};
@@ -313,7 +314,9 @@ impl World {
                 .map(|(shard, _)| cost(shard))
                 .collect();
             let (heavy, from_has) = (self.weight(from), has(from));
-            let least = hosts.iter().min_by_key(|to| has(to) * 10_000 / self.weight(to));
+            let least = hosts
+                .iter()
+                .min_by_key(|to| (has(to) * 10_000 / self.weight(to), Reverse(self.weight(to))));
             let others = hosts.iter().filter(|to| match strategy {
                 BuiltinStrategy::Load => least == Some(*to) && from_has * weights > all * heavy,
                 _ => true,

@@ -73,6 +73,15 @@ fn a4_a_lighter_shard_moves_if_the_best_is_too_much() {
 }
 
 #[test]
+fn a4_of_idle_hosts_the_heaviest_gets_the_shard() {
+    // A host of weight 1 would have as much afterwards as the one that gives the shard.
+    let mut view = view(&[1, 0, 0], 0);
+    view.shards[0].load = 9;
+    view.hosts[2].weight = 3;
+    assert_eq!(STRATEGY.rebalance(&view, ALL), [Move { shard: ShardId(1), to: 2 }]);
+}
+
+#[test]
 fn a4_unowned_shards_go_where_the_load_is_least() {
     let mut view = view(&[1, 8], 3);
     view.shards[0].load = 500;
