@@ -8,7 +8,7 @@ use anyhow::ensure;
 use ostraca_process_tests::artifacts;
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::{Options, TIMEOUT};
-use ostraca_process_tests::proxy::{Endpoint, Network, Rule};
+use ostraca_process_tests::proxy::{Endpoint, Rule};
 use rand::Rng;
 use tempfile::NamedTempFile;
 
@@ -97,10 +97,11 @@ async fn s12_a_node_that_another_cannot_reach_is_checked() {
     scene.least = 1;
     let cut = scene.rounds("a cut between two hosts, with a command", async |scene| {
         fs::write(asked.path(), "")?;
-        let cut = |network: &Network| {
-            network.both(Endpoint::Node(1), Endpoint::Node(2), Rule::CUT);
-        };
-        scene.inject(move |cluster, _| Ok(cut(cluster.network()))).await?;
+        let inject = scene.inject(|cluster, _| {
+            cluster.network().both(Endpoint::Node(1), Endpoint::Node(2), Rule::CUT);
+            Ok(())
+        });
+        inject.await?;
         let began = Instant::now();
         let is_asked = |text: &str| ["n2 ", "n3 "].iter().any(|name| text.contains(name));
         while !is_asked(&fs::read_to_string(asked.path())?) {
