@@ -27,7 +27,7 @@ async fn k18_a_message_sent_once_is_unknown_if_its_owner_dies() {
     let once = one.send(&entity, "add", "1", &once);
     let retried = other.send(&entity, "add", "10", &until_answered(MessageKind::Command));
     let mut command = cluster.command_line(0).expect("a command");
-    command.args(["send", &format!("counter/{id}"), "add", "1", "--no-retry"]);
+    command.args(["send", &format!("counter/{id}"), "add", "3", "--no-retry"]);
     let sent = tokio::task::spawn_blocking(move || command.output());
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.kill_9(2).expect("killed");
@@ -37,7 +37,7 @@ async fn k18_a_message_sent_once_is_unknown_if_its_owner_dies() {
     assert!(matches!(lost, CallError::Unknown { .. }), "{lost:?}");
     let reply = retried.await.expect("the next owner answers");
     let value: u64 = std::str::from_utf8(&reply.body).expect("text").parse().expect("a number");
-    assert!((110..=112).contains(&value), "each ran at most once: {value}");
+    assert!([110, 111, 113, 114].contains(&value), "each ran at most once: {value}");
     // Later messages of the session do not wait for it. It cannot run after the reply of a later owner's turn.
     let reply = one.command(&entity, "add", "1000").await.expect("a reply");
     assert_eq!(std::str::from_utf8(&reply.body).expect("text"), (value + 1_000).to_string());
