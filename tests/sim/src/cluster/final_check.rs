@@ -157,9 +157,7 @@ impl World {
                 self.trace_stuck();
             }
         }
-        // Nobody can relieve a host whose control messages are lost, however slow it is.
-        let times = if self.any_is_silenced() { 2 } else { 1 };
-        let bound = (self.options.messages * 20 + SETTLED) * times;
+        let bound = self.options.messages * 20 + SETTLED;
         // Shares can be even only once every host may get shards.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
@@ -278,7 +276,7 @@ impl World {
                 self.is_placed(pool, &counts.keys().cloned().collect(), &owners)
             });
         // A host whose control messages are lost keeps its shards, but gets no others.
-        let silenced = self.any_is_silenced();
+        let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.iter().flat_map(BTreeMap::values).sum();
         let no_hosts = counts.iter().all(BTreeMap::is_empty);
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
@@ -296,10 +294,6 @@ impl World {
                 || no_hosts
                 || (silenced && self.any_unrunnable_type()))
             && self.unserved().is_empty()
-    }
-
-    fn any_is_silenced(&self) -> bool {
-        self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages)
     }
 
     pub(super) fn judge(mut self) -> Report {
