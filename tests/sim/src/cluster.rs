@@ -8,7 +8,7 @@
 //! `final_check` checks the end of the run.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages must be answered and
-//! the shards balanced within [`SETTLED`].
+//! the shards balanced within [`SETTLED`], or later while clients still get an answer every [`PROGRESS`].
 
 mod admission;
 mod arbiter;
@@ -445,6 +445,11 @@ const MANAGER_SILENCE: u64 = LEASE * 2;
 pub const SERVED: u64 = 6_000;
 /// The time after the last fault within which all messages must be answered and the shards balanced.
 pub const SETTLED: u64 = 30_000;
+/// The time between two answers to clients in a run that has not settled within [`SETTLED`]. Where few instances may be
+/// live, turns that wait for each other's slots can make a run slow, but not stuck: its messages are limited.
+pub const PROGRESS: u64 = 3_000;
+/// Counts the runs that took longer than [`SETTLED`].
+pub const SLOW: &str = "run: slow to settle";
 /// A run that handles more events than this counts as endless.
 const STEPS: u64 = 600_000;
 
@@ -595,6 +600,8 @@ struct World {
     /// When the last fault known so far ends.
     healed: u64,
     served_at: Option<u64>,
+    /// When a client last got an answer.
+    answered_at: u64,
     violations: Vec<Violation>,
     /// The UTC that each message's first turn read.
     turn_times: HashMap<(Entity, MessageId, MessageDigest), u64>,

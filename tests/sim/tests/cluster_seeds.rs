@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_sim::cluster::{KINDS, Options, run};
+use ostraca_sim::cluster::{KINDS, Options, SLOW, run};
 use ostraca_sim::{Tally, Violation};
 
 /// The number of seeds in which every kind of fault must occur.
@@ -97,6 +97,8 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
         sum.broken.len(),
         sum.broken.keys().next()
     );
+    let slow = sum.tally.0.get(SLOW).copied().unwrap_or_default();
+    assert!(slow <= seeds.div_ceil(1_000), "{slow} runs took long to settle");
     sum.digests.check("cluster.txt");
     let missing: Vec<_> = KINDS.iter().filter(|kind| !sum.tally.0.contains_key(*kind)).collect();
     let few = seeds < ENOUGH;

@@ -255,6 +255,9 @@ impl World {
                 Err(CallError::Unanswered { .. }) => "client: gave up a query",
                 _ => "client: answered",
             });
+            if matches!(outcome, Ok(_) | Err(CallError::Application { .. })) {
+                self.answered_at = self.now;
+            }
             let it = &self.sessions[session];
             let patient = !over && called.given_up.is_none() && !self.clients[it.client].tied;
             if let Err(CallError::Unknown { id, .. }) = &outcome

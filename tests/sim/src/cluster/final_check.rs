@@ -13,7 +13,7 @@ use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at}
 use ostraca_core::shard::Phase;
 
 use super::net::Scope;
-use super::{Report, SERVED, SETTLED, SimEvent, World};
+use super::{PROGRESS, Report, SERVED, SETTLED, SLOW, SimEvent, World};
 use crate::channels::Subscriber;
 use crate::deletion;
 use crate::history_check::HistoryCheck;
@@ -160,6 +160,10 @@ impl World {
         let bound = self.options.messages * 20 + SETTLED;
         // Shares can be even only once every host may get shards.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
+            self.tally.0.entry(SLOW).or_insert(1);
+            if self.now <= self.answered_at + PROGRESS {
+                return;
+            }
             let left: Vec<_> = self
                 .sessions
                 .iter()

@@ -151,6 +151,7 @@ impl World {
             guard: Guard::default(),
             healed: 0,
             served_at: None,
+            answered_at: 0,
             violations: Vec::new(),
             turn_times: HashMap::new(),
             tally: Tally::default(),
