@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use futures::future::join_all;
 use ostraca_core::rows::{Member, NodeStatus};
 use ostraca_stats::{DURATION_BOUNDS, Ending, WorkKey, WorkTotal};
+use ostraca_store_ranges::RangedStore;
 use ostraca_wire::proto;
 
 use super::AdminService;
@@ -66,6 +67,13 @@ impl AdminService {
             work,
             bounds: DURATION_BOUNDS.to_vec(),
             hottest,
+            stores: self
+                .ranges
+                .get()
+                .into_iter()
+                .flat_map(RangedStore::ids)
+                .map(|id| id.to_be_bytes().to_vec().into())
+                .collect(),
         }
     }
 }

@@ -5,14 +5,16 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use ostraca_catalog::pool;
 use ostraca_catalog::rows::{self, StoresRow};
 use ostraca_codes::codes;
 use ostraca_core::ids::{ShardId, ShardPath};
 use ostraca_core::pools::{Pool, PoolUse, Pools};
+use ostraca_core::rows::{Member, NodeStatus};
 use ostraca_store_ranges::{RangeMove, RangedStore, ShardMap};
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::{MoveShardsProgress, MoveShardsRequest, Problem, ShardRange};
+use ostraca_wire::proto::{MoveShardsProgress, MoveShardsRequest, NodeIssue, Problem, ShardRange};
 use ostraca_wire::server::AdminOutput;
 
 use super::{AdminService, store_failed};
@@ -44,6 +46,7 @@ impl AdminService {
                 (None, None) => return Ok(ended(&map)),
                 (None, Some(wanted)) if is_done(&map, wanted) => return Ok(ended(&map)),
                 (None, Some(wanted)) => {
+                    self.check_hosts(wanted.to).await?;
                     ShardMap { version: map.version + 1, moving: Some(wanted), ..map }
                 }
                 (Some(running), Some(wanted)) if running != wanted => {
@@ -95,6 +98,32 @@ impl AdminService {
                 Err(problem(codes::UNKNOWN_STORE, format!("no store has {id}"), &help))
             }
         }
+    }
+
+    /// Refuses a move to a store that a live host cannot use. That host would keep its shards where they are, and so the
+    /// move would not end. A node that starts later does not start without the store.
+    async fn check_hosts(&self, to: u128) -> Result<(), Problem> {
+        let view = self.current_view();
+        let hosts = view.nodes.iter().filter(|(_, row)| {
+            row.status == NodeStatus::Live && row.is_host() && !row.is_draining_or_leaving()
+        });
+        let members =
+            hosts.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
+        let asked = members.map(|member| async move { self.gateway.figures(&member).await });
+        for answer in join_all(asked).await {
+            let figures = answer.map_err(|NodeIssue { node, reason }| {
+                let text =
+                    format!("the node `{node}` does not say which stores it can use: {reason}");
+                problem(codes::NODE_UNREACHABLE, text, "repeat the command when it responds")
+            })?;
+            if !figures.stores.iter().any(|id| **id == to.to_be_bytes()) {
+                let node = figures.node;
+                let text = format!("the node `{node}` cannot use the store {to:032x}");
+                let help = "add its database to `postgres.databases` in that node's configuration, and restart it";
+                return Err(problem(codes::UNKNOWN_STORE, text, help));
+            }
+        }
+        Ok(())
     }
 
     async fn stores_row(&self) -> Result<(StoresRow, u64), Problem> {

@@ -179,6 +179,7 @@ fn figures() -> Figures {
         work: vec![work],
         bounds: vec![0.5],
         hottest: vec![hot],
+        stores: vec![Bytes::from_static(b"s")],
     };
     let issue = NodeIssue { node: "o".into(), reason: "r".into() };
     Figures { nodes: vec![node], unresponsive: vec![issue] }

@@ -241,3 +241,53 @@ fn a_manifest_names_its_namespace() {
     let text = "type = \"acme:counter\"\ncomponent = \"c.wasm\"\n";
     assert!(Manifest::parse(text, "entity.toml").is_err(), "a type contains no namespace");
 }
+
+/// A value of each key that is not its default, so that the text of the manifest has every key.
+const EVERY_KEY: &str = "\
+namespace = \"acme\"
+reentrant = \"queries\"
+[limits]
+subscriptions = 1
+[lifecycle]
+time-to-live = \"1 s\"
+on-failure = \"stop\"
+[grants]
+tell = [\"counter\"]
+http = [\"example.com\"]
+secrets = [\"key\"]
+settings = [\"key\"]
+";
+
+#[test]
+fn the_documentation_has_every_key_with_its_default() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manifest.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let table = |text: &str| {
+        let manifest = Manifest::parse(text, "entity.toml").expect("a manifest");
+        manifest.effective_toml().parse::<toml::Table>().expect("TOML")
+    };
+    let defaults = table(SMALL);
+    let check = |section: Option<&str>, table: &toml::Table, defaults: Option<&toml::Table>| {
+        let title = section.map_or("## The type".into(), |name| format!("## `[{name}]`"));
+        let (_, rest) = page.split_once(&format!("{title}\n")).expect(&title);
+        let (rows, _) = rest.split_once("\n## ").unwrap_or((rest, ""));
+        for key in table.iter().filter(|(_, value)| !value.is_table()).map(|(key, _)| key) {
+            let row = rows.lines().find_map(|line| line.strip_prefix(&format!("| `{key}` | ")));
+            let row = row.unwrap_or_else(|| panic!("{title} has no row for `{key}`"));
+            let is_required = ["type", "component"].contains(&key.as_str());
+            match defaults.and_then(|table| table.get(key)) {
+                Some(default) if !is_required => {
+                    assert!(row.starts_with(&format!("`{default}` | ")), "{key}: {default}: {row}");
+                }
+                _ => {}
+            }
+        }
+        let count = rows.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(count, table.values().filter(|value| !value.is_table()).count(), "{title}");
+    };
+    let all = table(&format!("{SMALL}{EVERY_KEY}"));
+    check(None, &all, Some(&defaults));
+    for (name, section) in all.iter().filter_map(|(name, it)| Some((name, it.as_table()?))) {
+        check(Some(name), section, defaults.get(name).and_then(toml::Value::as_table));
+    }
+}

@@ -39,15 +39,23 @@ impl Databases {
                 "{out}"
             );
         }
-        for node in 0..nodes {
-            scene.cluster.term(node)?;
-            scene.cluster.start_node(node)?;
-            scene.cluster.wait_settled().await?;
-        }
         let sql = "SELECT encode(store_id, 'hex') FROM ostraca.store";
         let id = |server: &Server, name| server.sql_on(name, sql).map_err(anyhow::Error::msg);
         let first = id(scene.cluster.database(), FIRST)?;
         let ids = [first.trim().to_owned(), id(&further, &name)?.trim().to_owned()];
+        for node in 0..nodes {
+            scene.cluster.term(node)?;
+            scene.cluster.start_node(node)?;
+            scene.cluster.wait_settled().await?;
+            if node + 2 == nodes {
+                // The last one does not know the database yet.
+                let arguments = ["store", "move", "--shards", "1-24", "--to", &ids[1]];
+                let refused = scene.cluster.command(node, &arguments).await?;
+                let text = String::from_utf8_lossy(&refused.stderr);
+                let name = scene.cluster.name(node + 1);
+                ensure!(text.contains("unknown-store") && text.contains(&name), "{text}");
+            }
+        }
         Ok(Self { further, name, ids })
     }
 
