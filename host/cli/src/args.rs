@@ -61,7 +61,8 @@ Exit codes:
   6  it is unknown whether the message ran: resend it with the same id
   7  the node could not start, or ended unexpectedly
   8  the cluster is unhealthy (status), or its rows contradict each other (repair)
-  9  the node could not be reached by the others, and lost the arbiter's lease";
+  9  nodes could not reach each other, and this one lost the arbitration
+  130  stopped by a signal before it was ready, or by a second signal";
 
 /// Hosts durable entities whose logic is a WebAssembly component.
 #[derive(Debug, Parser)]
@@ -131,9 +132,9 @@ pub(crate) enum Command {
     Repair(Repair),
     /// Reset parts of a stopped cluster
     Reset(Reset),
-    /// Issue certificates with the cluster's authority
+    /// Issue certificates with the cluster's authority, or replace it
     Ca(Ca),
-    /// Issue tokens with the cluster's authority: for clients without a certificate, for hours
+    /// Issue short-lived tokens for clients without a certificate, signed by the cluster's authority
     Token(Token),
     /// Create an entity project in ./NAME
     New(New),
@@ -147,7 +148,7 @@ pub(crate) enum Command {
     Rollback(Rollback),
     /// List deployments, or the revisions of one type
     Deployments(Deployments),
-    /// Undeploy a type of which nothing is left
+    /// Remove a type that has no entities or other data left; with --delete-state, delete them first
     Undeploy(Undeploy),
     /// List a type's methods
     Methods(Methods),
@@ -201,7 +202,7 @@ pub(crate) enum Command {
     Namespace(NamespaceArgs),
     /// Manage pools: spaces of shards, each with its own hosts
     Pool(PoolArgs),
-    /// Show who this profile is for the cluster, and what it may do
+    /// Show as whom the cluster knows you (the principal), your roles, and what you may do
     Whoami,
     /// Revoke a client's credentials: its connections are closed, and no node accepts it any more
     Revoke(Revoke),

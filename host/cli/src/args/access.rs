@@ -44,8 +44,8 @@ pub(crate) enum PolicyCommand {
 /// Whom to connect as.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AsNode {
-    /// Connect to this machine's node as that node, which may do everything: the way back if nobody may change the
-    /// policy any more. CONFIG is its configuration, or a directory with an ostraca.toml
+    /// Connect to the node on this machine with the node's own identity, which may do everything: for when nobody may
+    /// change the policy any more. CONFIG is its configuration, or a directory with an ostraca.toml
     #[arg(long = "as-node", id = "as_node", value_name = "CONFIG", conflicts_with = "profile")]
     pub(crate) config: Option<PathBuf>,
 }

@@ -22,7 +22,7 @@ pub(crate) struct Init {
     /// The address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = ip_and_port)]
     pub(crate) listen: SocketAddr,
-    /// Number of shards; fixed for the lifetime of the cluster
+    /// Number of shards of the pool `default`; never changes (`ostraca pool copy` moves its types to another pool)
     #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "ca")]
     pub(crate) shards: u32,
     /// A cluster-wide setting, such as lease="10 s"; may be repeated

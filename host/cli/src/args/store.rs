@@ -72,7 +72,7 @@ pub(crate) struct DatabaseAccess {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreMove {
-    /// The first and the last shard, as in 1-128; without it, the move in progress is shown and ended
+    /// The first and the last shard, as in 1-128; without it, the progress of the current move is shown until it is complete
     #[arg(long, value_name = "FIRST-LAST", requires = "to")]
     pub(crate) shards: Option<String>,
     /// The id of the store that gets them, as `ostraca config check` shows it

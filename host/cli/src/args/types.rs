@@ -51,7 +51,7 @@ pub(crate) struct Activate {
     /// Only for this share of the entities, in percent: the others run the revision before it
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) share: Option<u32>,
-    /// Only for the entities in the shards 1 to N, in addition to --share
+    /// Only for the entities in the shards 1 to N, and for those that --share selects
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<u32>,
     /// Raise that number by N shards a minute, until all entities run it or one cannot be migrated

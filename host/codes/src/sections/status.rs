@@ -17,7 +17,7 @@ section! {
         MOVE_IN_PROGRESS = "move-in-progress" {
             retry: YesIf("after that move"),
             happened: "A range of shards was to be moved to another database while another move has not ended.",
-            help: "`ostraca store move` without a range shows the move in progress, and ends it.",
+            help: "`ostraca store move` without a range shows the move in progress, and completes it.",
         }
         STORE_STOPPED = "store-stopped" {
             retry: No,
