@@ -95,7 +95,8 @@ pub type FullNamespaces = Arc<BTreeMap<Arc<str>, Full>>;
 /// equal part get what they want, and the others get equal parts of the rest. What nobody wants is divided equally.
 ///
 /// A node counts for at least a twentieth of an equal part, so that one which is asked for nothing yet can begin. The
-/// shares together are the limit, but for rounding down; no share is 0 unless the limit is smaller than the nodes.
+/// shares together are the limit, but for rounding down; no share is 0 unless the limit is smaller than the nodes. So
+/// limits are divided in thousandths of a turn. Nodes that divide the same limit give the nodes in the same order.
 #[must_use]
 pub fn fair_shares(limit: u64, wanted: &[u64]) -> Vec<u64> {
     let Ok(nodes) = u64::try_from(wanted.len()) else { return Vec::new() };
@@ -118,24 +119,30 @@ pub fn fair_shares(limit: u64, wanted: &[u64]) -> Vec<u64> {
 /// Lets through so many turns a second, and what was not used during the last second.
 #[derive(Clone, Debug)]
 pub struct TurnBudget {
-    /// Turns a second.
+    /// Thousandths of a turn a second.
     rate: u64,
-    /// In thousandths of a turn. Negative after firings, which are never refused.
+    /// In millionths of a turn. Negative after firings, which are never refused.
     left: i64,
     /// When `left` was right, on the node's clock, in milliseconds.
     at: u64,
 }
 
+/// A turn, in the units of [`TurnBudget::left`].
+const TURN: i64 = 1_000_000;
+
 impl TurnBudget {
-    /// A full budget.
+    /// A full budget of `rate` thousandths of a turn a second.
     #[must_use]
     pub fn new(rate: u64, now: u64) -> Self {
         Self { rate, left: Self::most(rate), at: now }
     }
 
-    /// A second's turns, but at least one.
+    /// A second's turns, but at least one unless there are none.
     fn most(rate: u64) -> i64 {
-        i64::try_from(rate.max(1).saturating_mul(1_000)).unwrap_or(i64::MAX)
+        match rate {
+            0 => 0,
+            rate => i64::try_from(rate.saturating_mul(1_000)).unwrap_or(i64::MAX).max(TURN),
+        }
     }
 
     fn refill(&mut self, now: u64) {
@@ -155,14 +162,14 @@ impl TurnBudget {
     /// Takes a turn.
     ///
     /// # Errors
-    /// After how many milliseconds there is one.
+    /// After how many milliseconds there is one, at most 1,000.
     pub fn take(&mut self, now: u64) -> Result<(), u32> {
         self.refill(now);
-        if self.left >= 1_000 {
-            self.left -= 1_000;
+        if self.left >= TURN {
+            self.left -= TURN;
             return Ok(());
         }
-        let missing = u64::try_from(1_000_i64.saturating_sub(self.left)).unwrap_or(u64::MAX);
+        let missing = u64::try_from(TURN.saturating_sub(self.left)).unwrap_or(u64::MAX);
         let wait = missing.div_ceil(self.rate.max(1));
         Err(u32::try_from(wait).unwrap_or(u32::MAX).min(1_000))
     }
@@ -170,6 +177,6 @@ impl TurnBudget {
     /// Takes a turn that runs in any case. No more than a second's turns are owed.
     pub fn charge(&mut self, now: u64) {
         self.refill(now);
-        self.left = self.left.saturating_sub(1_000).max(-Self::most(self.rate));
+        self.left = self.left.saturating_sub(TURN).max(-Self::most(self.rate));
     }
 }

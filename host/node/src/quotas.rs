@@ -97,6 +97,8 @@ impl QuotaKeeper {
         };
 
         let is_host = !self.workers.is_empty();
+        // In the same order on each node.
+        let place = others.iter().filter(|it| Some(*it) < view.member.as_ref()).count();
         let mut shares = BTreeMap::new();
         let mut full = BTreeMap::new();
         let mut total = Vec::new();
@@ -111,9 +113,7 @@ impl QuotaKeeper {
             let mut sum = own;
             others.iter().for_each(|usage| sum += *usage);
             if let Some(limit) = quotas.turns_per_second.filter(|_| is_host) {
-                let others = others.iter().map(|usage| usage.turns_per_second);
-                let wanted: Vec<_> = std::iter::once(own.turns_per_second).chain(others).collect();
-                let share = fair_shares(limit, &wanted).first().copied().unwrap_or(limit);
+                let share = own_share(limit, place, own, &others);
                 shares.insert(namespace.clone(), (limit, share));
             }
             let was = before.full.get(namespace).copied().unwrap_or_default();
@@ -169,6 +169,14 @@ impl QuotaKeeper {
             let _ = worker.send(Input::NamespacesFull(full.clone()));
         }
     }
+}
+
+/// This node's share of a limit on turns, in thousandths of a turn a second. It comes after `place` of the others.
+fn own_share(limit: u64, place: usize, own: Usage, others: &[Usage]) -> u64 {
+    let (before, after) = others.split_at(place.min(others.len()));
+    let all = before.iter().chain([&own]).chain(after);
+    let wanted: Vec<_> = all.map(|usage| usage.turns_per_second.saturating_mul(1_000)).collect();
+    fair_shares(limit.saturating_mul(1_000), &wanted).get(before.len()).copied().unwrap_or_default()
 }
 
 /// The members that can own shards.
@@ -230,6 +238,20 @@ fn to_wire(namespace: &str, usage: Usage, is_complete: bool) -> NamespaceUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shares_that_nodes_take_are_the_limit() {
+        for wanted in [[9, 9, 9], [0, 5, 90]] {
+            let take = |place: usize| {
+                let of = |turns_per_second| Usage { turns_per_second, ..Usage::default() };
+                let mut others = wanted.map(of).to_vec();
+                let own = others.remove(place);
+                own_share(2, place, own, &others)
+            };
+            let taken: Vec<_> = (0..3).map(take).collect();
+            assert_eq!(taken, fair_shares(2_000, &wanted.map(|it| it * 1_000)));
+        }
+    }
 
     #[test]
     fn m1_shards_filled_from_another_pool_hold_state() {

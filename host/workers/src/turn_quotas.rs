@@ -30,8 +30,8 @@ struct Budget {
 }
 
 impl TurnQuotas {
-    /// Limits these namespaces, each with the limit on all nodes and this node's share of it, in turns a second. Others
-    /// are no longer limited. `now` is on the node's clock, in milliseconds.
+    /// Limits these namespaces, each with the limit on all nodes, in turns a second, and this node's share of it, in
+    /// thousandths of a turn. Others are no longer limited. `now` is on the node's clock, in milliseconds.
     pub fn set(&self, shares: &BTreeMap<Arc<str>, (u64, u64)>, now: u64) {
         let mut all = self.0.by_namespace.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|namespace, _| shares.contains_key(namespace));
@@ -106,7 +106,7 @@ mod tests {
     fn a_namespace_gets_its_share_and_no_other_pays() {
         let quotas = TurnQuotas::default();
         assert_eq!(quotas.refusal("acme:counter", 0), None, "no quota");
-        quotas.set(&BTreeMap::from([("acme".into(), (4, 2))]), 0);
+        quotas.set(&BTreeMap::from([("acme".into(), (4, 2_000))]), 0);
         for expected in [None, None, Some("quota-turns".to_owned())] {
             assert_eq!(code(quotas.refusal("acme:counter", 0)), expected);
         }
@@ -124,9 +124,9 @@ mod tests {
     fn a_changed_share_refills_no_budget() {
         let quotas = TurnQuotas::default();
         let share = |share| BTreeMap::from([(Arc::from("default"), (9, share))]);
-        quotas.set(&share(1), 0);
+        quotas.set(&share(1_000), 0);
         assert_eq!(quotas.refusal("counter", 0), None);
-        quotas.set(&share(9), 0);
+        quotas.set(&share(9_000), 0);
         assert!(quotas.refusal("counter", 0).is_some());
         assert_eq!(quotas.refusal("counter", 112), None, "at the new rate");
     }

@@ -35,7 +35,7 @@ proptest! {
         rate in 1..5_000_u64,
         steps in proptest::collection::vec(0..400_u64, 1..200),
     ) {
-        let (mut budget, mut now, mut taken) = (TurnBudget::new(rate, 1_000), 1_000, 0);
+        let (mut budget, mut now, mut taken) = (TurnBudget::new(rate * 1_000, 1_000), 1_000, 0);
         for step in steps {
             now += step;
             for _ in 0..40 {
@@ -56,7 +56,7 @@ proptest! {
 
 #[test]
 fn firings_are_taken_from_later_messages() {
-    let mut budget = TurnBudget::new(10, 0);
+    let mut budget = TurnBudget::new(10_000, 0);
     for _ in 0..15 {
         budget.charge(0);
     }
@@ -71,12 +71,26 @@ fn firings_are_taken_from_later_messages() {
 
 #[test]
 fn a_lower_rate_takes_effect_at_once() {
-    let mut budget = TurnBudget::new(100, 0);
-    budget.set_rate(2, 0);
+    let mut budget = TurnBudget::new(100_000, 0);
+    budget.set_rate(2_000, 0);
     assert_eq!((budget.take(0), budget.take(0)), (Ok(()), Ok(())));
     assert_eq!(budget.take(0), Err(500));
     let mut nothing = TurnBudget::new(0, 0);
-    assert!(nothing.take(0).is_ok() && nothing.take(10_000).is_err());
+    assert!(nothing.take(0).is_err() && nothing.take(10_000).is_err());
+}
+
+#[test]
+fn a_limit_below_the_number_of_nodes_starves_none() {
+    for limit in [1, 2] {
+        let shares = fair_shares(limit * 1_000, &[9_000; 3]);
+        let taken = shares.iter().map(|share| {
+            let mut budget = TurnBudget::new(*share, 0);
+            (0..60_000).filter(|now| budget.take(*now).is_ok()).count()
+        });
+        let taken: Vec<_> = taken.collect();
+        let each = limit as usize * 20;
+        assert!(taken.iter().all(|it| (each..=each + 1).contains(it)), "{limit}: {taken:?}");
+    }
 }
 
 #[test]

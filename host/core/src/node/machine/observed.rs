@@ -214,6 +214,11 @@ impl ObservedCluster {
         self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)
     }
 
+    /// The number of live hosts of some kind that are not about to leave, including those that cannot serve now.
+    pub(super) fn count_hosts_that_stay(&self, is_host: impl Fn(&NodeRow) -> bool) -> usize {
+        self.all_live().filter(|(_, row)| !row.is_draining_or_leaving() && is_host(row)).count()
+    }
+
     /// Live hosts of a pool that may get its shards. As long as others remain, this excludes hosts whose `EntityStore`
     /// does not respond to them (R9), that do not report, or that cannot run every deployed type (R24).
     pub(super) fn eligible_hosts(&self, pool: &Pool) -> impl Iterator<Item = (Member, &NodeRow)> {
@@ -235,6 +240,12 @@ impl ObservedCluster {
         let none_runs_all = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
         able()
             .filter(move |(member, _)| none_runs_all || !self.unrunnable_types.contains_key(member))
+    }
+
+    /// Those of [`Self::eligible_hosts`] that run the latest release among them (S16.5).
+    pub(super) fn newest_hosts(&self, pool: &Pool) -> impl Iterator<Item = (Member, &NodeRow)> {
+        let latest = self.eligible_hosts(pool).map(|(_, row)| row.version).max();
+        self.eligible_hosts(pool).filter(move |(_, row)| Some(row.version) == latest)
     }
 
     /// The hosts that may get shards of any of these pools.

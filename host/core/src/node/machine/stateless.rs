@@ -9,6 +9,7 @@
 //! may want the same shard for a while; the lease in the shard's row decides, and the claim after it (R1, R5). So what
 //! happens to numbers costs time, not correctness.
 
+mod first_allocation;
 mod leases;
 mod numbers;
 
@@ -42,6 +43,8 @@ pub(super) struct Stateless {
     observed_leases: BTreeMap<ShardId, ObservedLease>,
     /// The leases of the shards that this node holds.
     own_leases: BTreeMap<ShardId, OwnLease>,
+    /// By the first shard of a pool whose first allocation waits: the number of hosts that the last event named.
+    waits_with_hosts: BTreeMap<ShardId, usize>,
     /// Rows that are not written before this time, because the outcome of the last write is unknown.
     retry_at: BTreeMap<RowKey, u64>,
     /// Whether something has changed since the last check.
@@ -111,9 +114,11 @@ impl Stateless {
         let mut ranges = BTreeMap::new();
         for pool in &pools {
             self.drive_number(context, observed, membership, holdings, pool, &me);
-            let range = match membership.is_departing() || pool.is_closed() {
-                true => 0..0,
-                false => self.range(pool, &me),
+            let place = self.numbers.get(&pool.name).and_then(|(row, _)| row.place_of(&me));
+            let stays = !membership.is_departing() && !pool.is_closed();
+            let range = match stays && self.has_enough_hosts(context, observed, pool, place) {
+                true => self.range(pool, &me),
+                false => 0..0,
             };
             holdings.stop_outside(context, pool, &range);
             ranges.insert(pool.first, range);

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use crate::ids::{Epoch, ShardId};
 use crate::node::{Event, Mutation, Notice};
-use crate::rows::Row;
+use crate::rows::{Roles, Row};
 
 const SHARD: ShardId = ShardId(1);
 
@@ -104,4 +104,16 @@ fn k33_escalations_reach_the_next_manager() {
     cluster.handle(&before, Event::ShardEscalated { shard, epoch });
     cluster.run(15_000);
     assert_ne!(owner(&cluster, shard).0, before);
+}
+
+#[test]
+fn s16_an_escalated_shard_goes_to_the_latest_release() {
+    let mut cluster = Cluster::new();
+    for (node, version) in [("b", 2), ("c", 2), ("a", 1)] {
+        cluster.start_with(node, Roles::ALL, version);
+        cluster.run(10_000);
+    }
+    assert!(!cluster.spread().contains_key("a"), "it runs the older release");
+    let (before, _) = owner(&cluster, SHARD);
+    assert_eq!(escalate(&mut cluster, SHARD), if before == "b" { "c" } else { "b" });
 }

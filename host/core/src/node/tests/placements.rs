@@ -152,10 +152,12 @@ fn a_shard_is_not_moved_to_a_node_that_cannot_have_it() {
     cluster.run(70_000);
     assert_eq!(cluster.epochs(), before);
     assert_eq!(cluster.moving(), 0);
-    // A request is forgotten after a while.
+    // A request is forgotten after a while: only balancing moves shards when that becomes possible.
+    let all: Vec<_> = (1..=SHARDS).map(|shard| (shard, "a")).collect();
+    pin(&mut cluster, 1, &all);
     cluster.handle("a", Event::Drain { node: "b".into(), draining: false });
     cluster.run(20_000);
-    assert_ne!(owner(&cluster, 3), owner(&cluster, 4).replace('a', "x"), "balanced, not requested");
+    assert_eq!(cluster.epochs(), before);
 }
 
 fn external() -> Cluster {

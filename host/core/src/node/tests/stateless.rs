@@ -306,6 +306,29 @@ fn k27_a_stateless_pool_waits_for_enough_hosts() {
 }
 
 #[test]
+fn k27_hosts_of_other_pools_count_for_a_stateless_one() {
+    let waits = |notice: &Notice| matches!(notice, Notice::AllocationWaits { pool, hosts: 2, min: 3 } if pool == POOL);
+    let mut cluster = Cluster::new();
+    let mut free = Pool::new(POOL, FREE, &cluster.pools);
+    free.strategy = Some(BuiltinStrategy::Stateless);
+    free.role = Some("free".into());
+    cluster.pools.add(free).expect("a pool");
+    cluster.settings.min_hosts = 3;
+    for node in ["a", "b"] {
+        cluster.pool_roles.insert(node.into(), vec!["free".into()]);
+        start_leaderless(&mut cluster, node);
+    }
+    cluster.run(5_000);
+    assert!(owned(&cluster).values().all(Vec::is_empty));
+    let notices = cluster.nodes.values().flat_map(|node| &node.notices);
+    assert_eq!(notices.filter(|notice| waits(notice)).count(), 1, "one host says it once");
+    start_leaderless(&mut cluster, "c");
+    cluster.run(2_000);
+    let owned: Vec<_> = owned(&cluster).into_values().map(|shards| shards.len()).collect();
+    assert_eq!(owned, [35, 35, 0], "two hosts divide the pool among them");
+}
+
+#[test]
 fn moves_by_hand_and_pins_do_not_touch_a_stateless_pool() {
     let mut cluster = of(&["a", "b"]);
     let before = cluster.epochs();

@@ -117,7 +117,7 @@ impl Manager {
         }
     }
 
-    /// The host of a pool with the fewest shards other than their owner.
+    /// The host of a pool with the fewest shards other than their owner, of those that run the latest release (S16.5).
     pub(super) fn least_loaded_other_host(
         &self,
         observed: &ObservedCluster,
@@ -126,7 +126,7 @@ impl Manager {
     ) -> Option<NodeId> {
         let term = self.term.as_ref()?;
         let mut counts: BTreeMap<Member, usize> =
-            observed.eligible_hosts(pool).map(|(member, _)| (member, 0)).collect();
+            observed.newest_hosts(pool).map(|(member, _)| (member, 0)).collect();
         counts.remove(owner);
         for (_, row, _) in term.stable_assignments() {
             if let Some(count) = row.owner.as_ref().and_then(|owner| counts.get_mut(owner)) {

@@ -1,5 +1,5 @@
-//! The first allocation of a cluster, and of a pool, waits for enough hosts (K27). Otherwise the first host would get every shard, and
-//! most of them would move again a moment later.
+//! The first allocation of a cluster, and of a pool, waits for enough hosts (K27). Otherwise the first host would get
+//! every shard, and most of them would move again a moment later.
 
 use super::{
     Action, Context, Epoch, Manager, Mutation, NodeRow, Notice, ObservedCluster, ShardId, Term,
@@ -31,12 +31,8 @@ impl Manager {
         if context.has_mutation(Mutation::AllocateEarly) {
             return true;
         }
-        let count = |is_host: &dyn Fn(&NodeRow) -> bool| {
-            let stay = observed.all_live().filter(|(_, row)| !row.is_draining_or_leaving());
-            stay.filter(|(_, row)| is_host(row)).count()
-        };
-        let hosts = count(&NodeRow::is_host);
-        let of_pool = count(&|row| row.hosts(pool));
+        let hosts = observed.count_hosts_that_stay(NodeRow::is_host);
+        let of_pool = observed.count_hosts_that_stay(|row| row.hosts(pool));
         let (min, min_of_pool) = (context.settings.min_hosts, pool.min_hosts as usize);
         let Some(term) = &mut self.term else { return false };
         let (hosts, min) = if hosts < min && !term.has_allocated(|_| true) {

@@ -200,11 +200,8 @@ impl Term {
         pool: &Pool,
         late: &BTreeSet<Member>,
     ) -> Hosts {
-        let latest = observed.eligible_hosts(pool).map(|(_, row)| row.version).max();
-        let able = observed.eligible_hosts(pool).filter(|(member, row)| {
-            Some(row.version) == latest
-                && !late.contains(member)
-                && !observed.is_unresponsive(&member.node)
+        let able = observed.newest_hosts(pool).filter(|(member, _)| {
+            !late.contains(member) && !observed.is_unresponsive(&member.node)
         });
         let mut hosts: Hosts = able.map(|(member, row)| (member, (0, row.weight()))).collect();
         for (_, row, _) in self.stable_assignments() {

@@ -44,13 +44,13 @@ pub(super) struct Work<'a> {
 
 impl Work<'_> {
     /// The shards of the chunk that this node may own, and whether it should.
-    fn shards(&self) -> impl Iterator<Item = (ShardId, &Pool, bool)> {
+    fn shards(&self) -> impl Iterator<Item = (ShardId, bool)> {
         let first = shard_at(self.chunk, 0).0;
         self.pools.iter().flat_map(move |pool| {
             let range = &self.ranges[&pool.first];
             let from = pool.first.0.max(first);
             let until = pool.last().0.min(first + SHARDS_PER_CHUNK - 1);
-            (from..=until).map(move |shard| (ShardId(shard), pool, range.contains(&shard)))
+            (from..=until).map(move |shard| (ShardId(shard), range.contains(&shard)))
         })
     }
 }
@@ -126,11 +126,10 @@ impl Stateless {
         let none = Assignment::default();
         let mut steps = Vec::new();
         let mut unknown_owners = Vec::new();
-        for (shard, pool, is_wanted) in work.shards() {
+        for (shard, is_wanted) in work.shards() {
             let row = observed.assignment(shard).unwrap_or(&none);
             let owner = row.owner.as_ref().filter(|owner| observed.has_ended(owner).is_none());
             unknown_owners.extend(owner.map(|owner| owner.node.clone()));
-            let is_wanted = is_wanted && self.may_begin(context, pool, row);
             let step = match row.owner.as_ref() == Some(work.me) {
                 true => self.own_step(context, membership, holdings, shard, row, is_wanted),
                 false
@@ -151,14 +150,6 @@ impl Stateless {
         if steps.iter().any(is_due) {
             self.write_leases(context, observed, work, &steps);
         }
-    }
-
-    /// Whether there are enough hosts for a shard that never had an owner (K27).
-    fn may_begin(&self, context: &Context, pool: &Pool, row: &Assignment) -> bool {
-        let hosts = self.numbers.get(&pool.name).map_or(0, |(row, _)| row.holders.len());
-        row.epoch > Epoch(0)
-            || hosts >= context.settings.min_hosts.max(pool.min_hosts as usize)
-            || context.has_mutation(Mutation::AllocateEarly)
     }
 
     /// What to do about a shard whose row names this incarnation.
