@@ -92,6 +92,7 @@ pub mod node;
 mod peers;
 mod probe;
 mod quotas;
+pub mod release;
 mod renewal;
 mod repair;
 mod service;

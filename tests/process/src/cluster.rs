@@ -137,8 +137,10 @@ fn agreed(settings: &str) -> Result<Vec<String>> {
 pub enum Release {
     /// `ostraca`.
     This,
-    /// A later one, whose newest format is this.
+    /// A later one, whose newest format is this, but which has the same version: shards are balanced among both.
     Later(u8),
+    /// A later one with this version. 1.2.3 is 1,002,003.
+    Version(u64),
 }
 
 impl Release {
@@ -150,6 +152,11 @@ impl Release {
                 program.env("OSTRACA_FORMAT", format.to_string());
                 program
             }
+            Self::Version(version) => {
+                let mut program = Self::Later(self.format()).program()?;
+                program.env("OSTRACA_VERSION", version.to_string());
+                program
+            }
         })
     }
 
@@ -159,6 +166,7 @@ impl Release {
         match self {
             Self::This => format::RELEASE,
             Self::Later(format) => format,
+            Self::Version(_) => format::RELEASE + 1,
         }
     }
 }

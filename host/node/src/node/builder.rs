@@ -29,6 +29,7 @@ use super::Summary;
 use super::store_access::{StoreConnector, StoreHandles};
 use crate::blocking::blocking;
 use crate::error::NodeError;
+use crate::release::version;
 use crate::stores::{self, LocalStore};
 
 /// The inputs from which every part is built.
@@ -218,11 +219,4 @@ impl NodeBuilder {
             types: self.types.snapshot().len(),
         }
     }
-}
-
-/// The program's version as one number that increases with each version: 1.2.3 is 1,002,003.
-fn version() -> u64 {
-    let part = |text: &str| text.parse::<u64>().unwrap_or(0);
-    (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000
-        + part(env!("CARGO_PKG_VERSION_PATCH"))
 }

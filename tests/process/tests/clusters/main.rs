@@ -22,3 +22,4 @@ mod stale_gateways;
 mod subscriptions;
 mod traces;
 mod unrunnable_types;
+mod upgrades;
