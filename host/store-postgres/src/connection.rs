@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::Severity;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -118,7 +119,10 @@ where
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             match message {
-                AsyncMessage::Notice(notice) if notice.severity() == "WARNING" => {
+                // The other severity is a word in the server's language.
+                AsyncMessage::Notice(notice)
+                    if notice.parsed_severity() == Some(Severity::Warning) =>
+                {
                     tracing::warn!(message = notice.message(), "PostgreSQL warns");
                     warnings.store(true, Ordering::SeqCst);
                 }

@@ -25,11 +25,27 @@ const ATTEMPTS: u32 = 5;
 /// How often a claim is tried whose predecessor changed meanwhile.
 const CLAIM_ATTEMPTS: u32 = 10;
 
-const COMMIT_BATCH: &str = "CALL ostraca.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-                            $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, NULL, NULL, NULL, NULL)";
-const CLAIM: &str = "CALL ostraca.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL)";
-const CHANGE_ROWS: &str =
-    "CALL ostraca.change_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL)";
+/// The call of a procedure, with the parameters of this connection before its own. Whatever is set for the role, the
+/// server sends its warnings until the transaction ends: one says that the wait for a standby was cancelled.
+macro_rules! call {
+    ($procedure:literal, $parameters:literal) => {
+        concat!(
+            "CALL ostraca.",
+            $procedure,
+            "($1, $2, CASE WHEN set_config('client_min_messages', 'warning', true) <> '' THEN $3 END, $4, ",
+            $parameters,
+            ")"
+        )
+    };
+}
+
+const COMMIT_BATCH: &str = call!(
+    "commit_batch",
+    "$5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, NULL, NULL, NULL, \
+     NULL"
+);
+const CLAIM: &str = call!("claim", "$5, $6, $7, $8, $9, NULL, NULL");
+const CHANGE_ROWS: &str = call!("change_rows", "$5, $6, $7, $8, $9, NULL, NULL, NULL");
 const CURRENT_CLAIM: &str =
     "SELECT claim FROM ostraca.shards WHERE namespace = $1 AND pool = $2 AND number = $3";
 

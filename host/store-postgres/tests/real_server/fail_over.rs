@@ -114,3 +114,34 @@ async fn r5_a_standby_without_synchrony_must_be_accepted() {
     let refused = PostgresStore::open(options).await.expect_err("refused");
     assert!(matches!(refused, OpenError::OtherServer { expected: 7, .. }), "{refused}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r3_a_commit_that_no_standby_has_is_unknown() {
+    let server = Server::start("");
+    let own = claim(1, "a");
+    let mut stores = Vec::new();
+    for level in ["notice", "error"] {
+        let sql = format!("ALTER ROLE postgres SET client_min_messages = {level}");
+        server.sql_on("postgres", &sql).expect("set");
+        let (store, _) = create(&server).await;
+        claimed(&store, &own).await;
+        stores.push((level, store));
+    }
+    let wait = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'";
+    for sql in [wait, "SELECT pg_reload_conf()"] {
+        server.sql_on("postgres", sql).expect("set");
+    }
+    let until = Instant::now() + TIMEOUT;
+    for (level, store) in &stores {
+        let mut from = 0;
+        // `statement_timeout` ends the wait, and the server knows of the standby a moment after it was named.
+        let outcome = loop {
+            match commit(store, turn(&own, "a", from, 10)).await {
+                CommitOutcome::Committed if Instant::now() < until => from += 1,
+                outcome => break outcome,
+            }
+        };
+        let CommitOutcome::Unknown(why) = outcome else { panic!("{level}: {outcome:?}") };
+        assert!(why.contains("PostgreSQL warned"), "{level}: {why}");
+    }
+}
