@@ -26,6 +26,33 @@ struct Expected {
     replicated: bool,
 }
 
+impl Expected {
+    /// Whether the server has failed over to a standby that has all acknowledged turns. `replicated` says whether
+    /// commits waited for a standby on the time line that is known.
+    fn has_failed_over(
+        &self,
+        known: History,
+        replicated: bool,
+        found: History,
+    ) -> Result<bool, OpenError> {
+        if found.system != self.history.system {
+            return Err(OpenError::OtherServer {
+                expected: self.history.system.cast_unsigned(),
+                found: found.system.cast_unsigned(),
+            });
+        }
+        let (from, to) = (known.timeline, found.timeline);
+        // One that was accepted long ago, and has been left since, lacks what was written on those after it.
+        if to == from || to > from && self.accepted == Some(to) {
+            return Ok(false);
+        }
+        match to > from && replicated {
+            true => Ok(true),
+            false => Err(OpenError::FailedOver { from, to }),
+        }
+    }
+}
+
 async fn expected(client: &Client) -> Result<Expected, OpenError> {
     let statement =
         "SELECT system_identifier, timeline, accepted_timeline, replicated FROM ostraca.store";
@@ -75,19 +102,10 @@ async fn check(
     replicated: bool,
     found: ServerState,
 ) -> Result<(), OpenError> {
-    let History { system, timeline } = found.history;
-    if system != row.history.system {
-        return Err(OpenError::OtherServer {
-            expected: row.history.system.cast_unsigned(),
-            found: system.cast_unsigned(),
-        });
-    }
-    if timeline == known.timeline || row.accepted == Some(timeline) {
+    if !row.has_failed_over(known, replicated, found.history)? {
         return Ok(());
     }
-    if timeline < known.timeline || !replicated {
-        return Err(OpenError::FailedOver { from: known.timeline, to: timeline });
-    }
+    let timeline = found.history.timeline;
     tracing::warn!(from = known.timeline, to = timeline, "PostgreSQL has failed over to a standby");
     let statement = "UPDATE ostraca.store SET timeline = $1 WHERE timeline < $1";
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&timeline, Type::INT8)];
@@ -119,4 +137,22 @@ pub(crate) async fn accept(client: &Client, found: ServerState) -> Result<(), Op
         [(&system, Type::INT8), (&timeline, Type::INT8), (&found.replicated, Type::BOOL)];
     let updating = client.query_typed(statement, &parameters).await;
     updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r5_an_accepted_time_line_is_used_only_above_the_known_one() {
+        let on = |timeline| History { system: 7, timeline };
+        let row = Expected { history: on(2), accepted: Some(2), replicated: true };
+        for replicated in [false, true] {
+            let check = |known, found| row.has_failed_over(on(known), replicated, on(found));
+            assert!(matches!(check(1, 2), Ok(false)), "it was accepted");
+            let back = check(3, 2);
+            assert!(matches!(back, Err(OpenError::FailedOver { from: 3, to: 2 })), "{back:?}");
+            assert_eq!(check(1, 3).ok(), replicated.then_some(true));
+        }
+    }
 }
