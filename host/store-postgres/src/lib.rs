@@ -63,6 +63,7 @@ use crate::connection::Connection;
 use crate::health::Health;
 use crate::lane::{Lane, Op};
 use crate::rows::RowQueue;
+use crate::schema::Progress;
 
 pub use copy::{PostgresCopySource, PostgresCopyTarget};
 pub use error::{ColumnError, OpenError};
@@ -189,7 +190,8 @@ impl PostgresStore {
         let connection = Connection::open(&options).await?;
         let schema::Opened { identity, openings, revision } =
             schema::open(&connection, &options).await?;
-        let (runtime, health) = (Handle::current(), Health::new(connection.server));
+        let runtime = Handle::current();
+        let health = Health::new(connection.server, identity.durable_sequence);
         drop(connection);
         let options = Arc::new(options);
         let count = options.writers.max(1);
@@ -239,14 +241,22 @@ impl PostgresStore {
     }
 
     /// Reads the store's sequence, which counts the batches of all nodes. From then on, [`EntityStore::identity`] has at
-    /// least this one.
+    /// least this one. If it is below the newest that this process knows, or the server is another one without all
+    /// acknowledged batches, the store stops (R5): a connection through a pooler outlasts a fail-over.
     pub fn read_sequence(&self) -> StoreFuture<Result<u64, StoreError>> {
         let health = self.health.clone();
         self.read(&[], move |client| {
             async move {
-                let (sequence, replicated) = schema::read_progress(client).await?;
-                health.saw(sequence);
-                health.note_replication(replicated);
+                // Other connections may learn more while the answer is on its way: only what is known by now counts.
+                let (known, history) = (health.sequence(), health.history());
+                let progress = schema::read_progress(client).await?;
+                let Progress { sequence, server, stored_replicated } = progress;
+                if server.history != history && health.history() == history {
+                    fail_over::check_again(client, &health, server).await?;
+                }
+                health.saw(sequence, known)?;
+                fail_over::note_replication(client, stored_replicated, server.replicated).await?;
+                health.note_replication(server.replicated);
                 Ok(sequence)
             }
             .boxed()
@@ -334,9 +344,7 @@ async fn on_a_reader<T>(
 
 impl EntityStore for PostgresStore {
     fn identity(&self) -> StoreIdentity {
-        let own = self.identity.durable_sequence + self.health.batches();
-        let durable_sequence = own.max(self.health.seen());
-        StoreIdentity { durable_sequence, ..self.identity.clone() }
+        StoreIdentity { durable_sequence: self.health.sequence(), ..self.identity.clone() }
     }
 
     fn open_nonces(&self) -> Vec<u64> {

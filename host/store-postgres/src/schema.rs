@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Row};
 use crate::connection::Connection;
 use crate::error::OpenError;
 use crate::fail_over::{self, REPLICATED, TIMELINE};
+use crate::health::{History, ServerState};
 use crate::options::Options;
 use crate::row::{column, first};
 
@@ -160,18 +161,36 @@ pub(crate) async fn open(connection: &Connection, options: &Options) -> Result<O
 
 /// The number of batches of all writers: the store's sequence.
 pub(crate) async fn sequence(client: &Client) -> Result<u64, OpenError> {
-    Ok(read_progress(client).await?.0)
+    Ok(read_progress(client).await?.sequence)
 }
 
-/// The store's sequence, and whether commits wait for a standby, which is stored if it has changed.
-pub(crate) async fn read_progress(client: &Client) -> Result<(u64, bool), OpenError> {
+/// How far the store is, and where.
+pub(crate) struct Progress {
+    /// The store's sequence.
+    pub(crate) sequence: u64,
+    /// The server that has answered.
+    pub(crate) server: ServerState,
+    /// Whether the store's row says that commits wait for a standby.
+    pub(crate) stored_replicated: bool,
+}
+
+/// Reads the store's sequence and the state of the server in one statement: behind a pooler, another server may run the
+/// next one.
+pub(crate) async fn read_progress(client: &Client) -> Result<Progress, OpenError> {
     let statement = format!(
         "SELECT (ended_batches + coalesce((SELECT sum(batches) FROM ostraca.writers), 0))::bigint, replicated, \
-         {REPLICATED} FROM ostraca.store"
+         {REPLICATED}, pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system()), \
+         CASE WHEN pg_is_in_recovery() THEN 0 ELSE {TIMELINE} END FROM ostraca.store"
     );
     let rows = client.query_typed(&statement, &[]).await.map_err(failed)?;
     let row = rows.first().ok_or(OpenError::Missing)?;
-    let (stored, now) = (column(row, 1)?, column(row, 2)?);
-    fail_over::note_replication(client, stored, now).await?;
-    Ok((u64::try_from(column::<i64>(row, 0)?).unwrap_or_default(), now))
+    if column(row, 3)? {
+        return Err(OpenError::Standby);
+    }
+    let history = History { system: column(row, 4)?, timeline: column(row, 5)? };
+    Ok(Progress {
+        sequence: u64::try_from(column::<i64>(row, 0)?).unwrap_or_default(),
+        server: ServerState { history, replicated: column(row, 2)? },
+        stored_replicated: column(row, 1)?,
+    })
 }

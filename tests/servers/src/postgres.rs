@@ -179,6 +179,16 @@ impl Server {
         assert_eq!(promoted.trim(), "t", "{}", self.log());
     }
 
+    /// Restarts it on a new time line, as after a restore to a point in time.
+    pub fn begin_time_line(&mut self) {
+        self.stop(nix::sys::signal::Signal::SIGINT);
+        let path = self.data.join("standby.signal");
+        std::fs::write(&path, "").expect("written");
+        give_to_server(&path);
+        self.run();
+        self.promote();
+    }
+
     /// Starts the server's process, unless it runs, and waits until it accepts connections.
     pub fn run(&mut self) {
         let until = Instant::now() + TIMEOUT;

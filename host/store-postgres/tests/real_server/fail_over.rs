@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use ostraca_core::records::CommitOutcome;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_store_postgres::{OpenError, Options, PostgresStore};
+use ostraca_test_servers::pgbouncer::Pooler;
 use ostraca_test_servers::postgres::Server;
 
 use crate::faults::{CLUSTER, TIMEOUT, claim, claimed, commit, turn, version};
@@ -144,4 +145,27 @@ async fn r3_a_commit_that_no_standby_has_is_unknown() {
         let CommitOutcome::Unknown(why) = outcome else { panic!("{level}: {outcome:?}") };
         assert!(why.contains("PostgreSQL warned"), "{level}: {why}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_new_time_line_behind_a_pooler_is_refused() {
+    let mut server = Server::start("");
+    let (store, database) = create(&server).await;
+    drop(store);
+    let pooler = Pooler::start(&server);
+    // No connection of the store is used until its sequence is read again.
+    let store = PostgresStore::open_for_state(Options::new(pooler.url(&database))).await;
+    let store = store.expect("opened");
+    store.read_sequence().await.expect("read");
+    server.begin_time_line();
+    let until = Instant::now() + TIMEOUT;
+    let stopped = loop {
+        match store.read_sequence().await {
+            Err(StoreError::Stopped(why)) => break why,
+            Ok(_) => panic!("the new time line was used"),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(stopped.contains("from time line 1 to 2"), "{stopped}");
 }

@@ -243,6 +243,30 @@ async fn r5_a_database_without_acknowledged_batches_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_sequence_that_went_back_stops_the_store() {
+    let server = Server::start("");
+    let (writing, database) = create(&server).await;
+    let reading = PostgresStore::open_for_state(Options::new(server.url(&database))).await;
+    let reading = reading.expect("opened");
+    let own = claim(1, "a");
+    claimed(&writing, &own).await;
+    assert_eq!(commit(&writing, turn(&own, "e", 0, 10)).await, CommitOutcome::Committed);
+    let before = EntityStore::identity(&writing).durable_sequence;
+    assert_eq!(reading.read_sequence().await, Ok(before));
+    // As after a fail-over without the last batch, behind a pooler that keeps the nodes' connections.
+    server.sql_on(&database, "UPDATE ostraca.writers SET batches = batches - 1").expect("changed");
+    for store in [&writing, &reading] {
+        let lower = store.read_sequence().await;
+        assert!(
+            matches!(&lower, Err(StoreError::Stopped(why)) if why.contains("rolled back")),
+            "{lower:?}"
+        );
+        let stopped = store.load(vec![(shard(), Entity::new("counter", "e"))]).await.remove(0);
+        assert!(matches!(stopped, Err(StoreError::Stopped(_))), "{stopped:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r5_a_batch_that_fails_counts_for_nothing() {
     let server = Server::start("");
     let (store, database) = create(&server).await;
