@@ -167,8 +167,11 @@ impl CallError {
             Code::PermissionDenied => {
                 Self::Refused(OpenError::Permission { prefix: prefix.into(), why })
             }
-            // A token that has expired: the next connection logs in again.
+            // A token that has expired, or is of before a change of users or roles: the next connection logs in again.
             Code::Unauthenticated => Self::NotSent(OpenError::Refused(why)),
+            Code::InvalidArgument if why.contains("revision of auth store is old") => {
+                Self::NotSent(OpenError::Refused(why))
+            }
             // No other member has room either, so nothing is sent again. etcd says this also of a change that it has
             // carried out, if its quota was reached by then.
             Code::ResourceExhausted if why.contains("space exceeded") => {
@@ -213,4 +216,19 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_before_a_change_of_roles_is_replaced() {
+        let status = Status::invalid_argument("etcdserver: revision of auth store is old");
+        let error = CallError::from_status(&status, "ostraca/");
+        assert!(matches!(&error, CallError::NotSent(why) if why.is_retryable()), "{error:?}");
+        let other = Status::invalid_argument("etcdserver: duplicate key given in txn request");
+        let error = CallError::from_status(&other, "ostraca/");
+        assert!(matches!(error, CallError::Refused(_)), "{error:?}");
+    }
 }
