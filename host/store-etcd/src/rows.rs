@@ -57,7 +57,8 @@ impl RowQueue {
         match self.ops.try_send(WaitingOp { op, until }) {
             Ok(()) => {}
             Err(TrySendError::Full(waiting)) => {
-                let text = format!("{} calls for rows wait for etcd (`queue-rows`)", self.most);
+                let text =
+                    format!("{} calls for rows wait for etcd (`queue-metadata-ops`)", self.most);
                 waiting.op.fail(StoreError::Unavailable(text));
             }
             Err(TrySendError::Closed(waiting)) => {

@@ -52,7 +52,8 @@ impl RowQueue {
     pub(crate) fn push(&self, op: RowOp) {
         let until = Instant::now() + self.limit;
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            let text = format!("{} calls for rows wait for Kubernetes (`queue-rows`)", self.most);
+            let text =
+                format!("{} calls for rows wait for Kubernetes (`queue-metadata-ops`)", self.most);
             return op.fail(StoreError::Unavailable(text));
         };
         if let Err(closed) = self.ops.send(WaitingOp { op, until, _place: place }) {

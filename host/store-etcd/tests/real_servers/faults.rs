@@ -354,7 +354,7 @@ async fn calls_end_in_time_while_etcd_is_away() {
     let named = |setting: &str| {
         results.iter().filter(|result| format!("{result:?}").contains(setting)).count()
     };
-    let (refused, late) = (named("queue-rows"), named("call-timeout"));
+    let (refused, late) = (named("queue-metadata-ops"), named("call-timeout"));
     assert!(refused >= 50 && late > 0 && refused + late == 100, "{results:?}");
     etcd.signal(0, Signal::SIGCONT);
     let until = Instant::now() + TIMEOUT;

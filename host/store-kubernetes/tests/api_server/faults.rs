@@ -212,7 +212,7 @@ async fn calls_end_in_time_while_the_server_is_away() {
     let named = |setting: &str| {
         results.iter().filter(|result| format!("{result:?}").contains(setting)).count()
     };
-    assert_eq!((named("queue-rows"), named("call-timeout")), (80, 20), "{results:?}");
+    assert_eq!((named("queue-metadata-ops"), named("call-timeout")), (80, 20), "{results:?}");
     server.resume();
     let end = Instant::now() + TIMEOUT;
     while store.get("r0").await.is_err() {
