@@ -7,6 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::binary::Binary;
 use crate::error::text;
+use crate::options::DURABLY;
 use crate::row::column;
 
 pub(crate) async fn put(
@@ -17,10 +18,12 @@ pub(crate) async fn put(
     let (digest, data) = (&digest[..], Binary(data.clone()));
     let parameters: [(&(dyn ToSql + Sync), Type); 2] =
         [(&digest, Type::BYTEA), (&data, Type::BYTEA)];
-    let statement =
-        "INSERT INTO ostraca.blobs (digest, data) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING";
+    let statement = format!(
+        "{DURABLY} INSERT INTO ostraca.blobs (digest, data) SELECT $1, $2 FROM setting \
+         ON CONFLICT (digest) DO NOTHING"
+    );
     let failed = |error: tokio_postgres::Error| StoreError::Unavailable(text(&error));
-    client.query_typed(statement, &parameters).await.map(drop).map_err(failed)
+    client.query_typed(&statement, &parameters).await.map(drop).map_err(failed)
 }
 
 pub(crate) async fn get(client: &Client, digest: &[u8; 32]) -> Result<Option<Bytes>, StoreError> {

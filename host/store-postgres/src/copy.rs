@@ -19,7 +19,7 @@ use tokio_postgres::types::Type;
 
 use crate::connection::Connection;
 use crate::error::OpenError;
-use crate::options::Options;
+use crate::options::{DURABLY, Options};
 use crate::reads::{Parameter, corrupt, failed};
 use crate::{fail_over, schema};
 use columns::{Columns, execute};
@@ -100,9 +100,9 @@ impl CopySource for PostgresCopySource {
                 return Ok(());
             }
             let batches = signed(self.contents.identity.durable_sequence)?;
-            let statement = "SELECT ostraca.mark_moved($1, $2)";
+            let statement = format!("{DURABLY} SELECT ostraca.mark_moved($1, $2) FROM setting");
             let parameters: [Parameter<'_>; 2] = [(&to, Type::TEXT), (&batches, Type::INT8)];
-            let marking = self.contents.client().await?.query_typed(statement, &parameters).await;
+            let marking = self.contents.client().await?.query_typed(&statement, &parameters).await;
             marking.map_err(|error| match error.code().map(|code| code.code()) {
                 Some(USED) => StoreError::Stopped("a node used the source during the copy".into()),
                 _ => failed(&error),
@@ -201,7 +201,8 @@ impl CopyTarget for PostgresCopyTarget {
     fn finish(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
         async move {
             let client = self.contents.client().await?;
-            query(client, "UPDATE ostraca.store SET copy = NULL", &[]).await.map(drop)
+            let statement = format!("{DURABLY} UPDATE ostraca.store SET copy = NULL FROM setting");
+            query(client, &statement, &[]).await.map(drop)
         }
         .boxed()
     }

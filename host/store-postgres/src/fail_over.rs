@@ -9,6 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::OpenError;
 use crate::health::{Health, History, ServerState};
+use crate::options::DURABLY;
 use crate::row::column;
 
 /// SQL for the number of the server's time line.
@@ -107,9 +108,11 @@ async fn check(
     }
     let timeline = found.history.timeline;
     tracing::warn!(from = known.timeline, to = timeline, "PostgreSQL has failed over to a standby");
-    let statement = "UPDATE ostraca.store SET timeline = $1 WHERE timeline < $1";
+    let statement = format!(
+        "{DURABLY} UPDATE ostraca.store SET timeline = $1 FROM setting WHERE timeline < $1"
+    );
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&timeline, Type::INT8)];
-    let updating = client.query_typed(statement, &parameters).await;
+    let updating = client.query_typed(&statement, &parameters).await;
     updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
 }
 
@@ -122,20 +125,22 @@ pub(crate) async fn note_replication(
     if stored == now {
         return Ok(());
     }
-    let statement = "UPDATE ostraca.store SET replicated = $1";
+    let statement = format!("{DURABLY} UPDATE ostraca.store SET replicated = $1 FROM setting");
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&now, Type::BOOL)];
-    let updating = client.query_typed(statement, &parameters).await;
+    let updating = client.query_typed(&statement, &parameters).await;
     updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
 }
 
 /// Accepts the server as it is now.
 pub(crate) async fn accept(client: &Client, found: ServerState) -> Result<(), OpenError> {
     let History { system, timeline } = found.history;
-    let statement = "UPDATE ostraca.store SET system_identifier = $1, timeline = $2, accepted_timeline = $2, \
-                     replicated = $3";
+    let statement = format!(
+        "{DURABLY} UPDATE ostraca.store SET system_identifier = $1, timeline = $2, accepted_timeline = $2, \
+         replicated = $3 FROM setting"
+    );
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&system, Type::INT8), (&timeline, Type::INT8), (&found.replicated, Type::BOOL)];
-    let updating = client.query_typed(statement, &parameters).await;
+    let updating = client.query_typed(&statement, &parameters).await;
     updating.map(|_| ()).map_err(|error| OpenError::statement(&error))
 }
 

@@ -43,6 +43,8 @@ pub(crate) async fn renew(
     let store_id: u128 = rand::random();
     let renewing = async {
         let transaction = connection.client.transaction().await.map_err(failed)?;
+        let durable = transaction.batch_execute("SET LOCAL synchronous_commit = on").await;
+        durable.map_err(failed)?;
         let found = transaction.query_typed(ROWS, &[]).await.map_err(failed)?;
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for row in &found {

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::error::OpenError;
 use crate::fail_over::{self, REPLICATED, TIMELINE};
 use crate::health::{History, ServerState};
-use crate::options::Options;
+use crate::options::{DURABLY, Options};
 use crate::row::{column, first};
 
 /// The tables of version 1.
@@ -69,7 +69,8 @@ pub(crate) async fn create(
     });
     // All or nothing: the statements of one message are one transaction.
     let script = format!(
-        "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS ostraca; {TABLES}
+        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL synchronous_commit = on;
+         CREATE SCHEMA IF NOT EXISTS ostraca; {TABLES}
          INSERT INTO ostraca.store (schema_version, store_id, cluster_id, cluster_name, open_count, ended_batches,
              system_identifier, timeline, replicated, copy)
          SELECT {VERSION}, '\\x{store:032x}', '\\x{cluster:032x}', '{name}', 0, 0, system_identifier, {TIMELINE},
@@ -136,13 +137,14 @@ pub(crate) async fn open(connection: &Connection, options: &Options) -> Result<O
     if let Some(ended) = options.last_opening {
         let ended = ended.cast_signed();
         let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&ended, Type::INT8)];
-        let ending = client.query_typed("SELECT ostraca.end_opening($1)", &parameters);
-        ending.await.map_err(failed)?;
+        let statement = format!("{DURABLY} SELECT ostraca.end_opening($1) FROM setting");
+        client.query_typed(&statement, &parameters).await.map_err(failed)?;
     }
     let nonce: u64 = rand::random();
     let stored = nonce.cast_signed();
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&stored, Type::INT8)];
-    let opened = client.query_typed("SELECT ostraca.open_store($1)", &parameters).await;
+    let statement = format!("{DURABLY} SELECT ostraca.open_store($1) FROM setting");
+    let opened = client.query_typed(&statement, &parameters).await;
     let opened = opened.map_err(failed)?;
     let open_count = first::<i64>(&opened)?.cast_unsigned();
     let statement = "SELECT nonce FROM ostraca.openings WHERE number <= $1 ORDER BY number";

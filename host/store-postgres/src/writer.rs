@@ -17,7 +17,7 @@ use crate::batch::Batch;
 use crate::connection::Connection;
 use crate::error::{OpenError, text};
 use crate::health::Health;
-use crate::options::Options;
+use crate::options::{DURABLY, Options};
 use crate::row::{column, first};
 
 /// How often a batch is sent that the server rolled back because of another one.
@@ -86,9 +86,9 @@ impl Writer {
         let (old, least) = before.map_or((None, 0), |row| (Some(row.id), row.batches));
         let parameters: [(&(dyn ToSql + Sync), Type); 4] =
             [(&id, Type::INT8), (&opening, Type::INT8), (&old, Type::INT8), (&least, Type::INT8)];
-        let replacing = connection
-            .client
-            .query_typed("SELECT ostraca.replace_writer($1, $2, $3, $4)", &parameters);
+        let statement =
+            format!("{DURABLY} SELECT ostraca.replace_writer($1, $2, $3, $4) FROM setting");
+        let replacing = connection.client.query_typed(&statement, &parameters);
         let late = || OpenError::Connect(format!("no answer within {:?}", options.call_timeout));
         let replaced = timeout(options.call_timeout, replacing).await.map_err(|_| late())?;
         let rows = replaced.map_err(|error| OpenError::statement(&error))?;

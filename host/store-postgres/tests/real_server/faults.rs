@@ -14,9 +14,11 @@ use ostraca_core::records::{
     Placement, RecordKey, RecordWrite,
 };
 use ostraca_core::rows::Member;
-use ostraca_store::transfer::{Item, ItemKind};
+use ostraca_store::transfer::{CopySource, CopyTarget, Destination, Item, ItemKind};
 use ostraca_store::{EntityStore, MovableShards, StoreError};
-use ostraca_store_postgres::{OpenError, Options, PostgresStore};
+use ostraca_store_postgres::{
+    OpenError, Options, PostgresCopySource, PostgresCopyTarget, PostgresStore,
+};
 use ostraca_test_servers::postgres::Server;
 use ostraca_test_servers::proxy::Proxy;
 
@@ -436,9 +438,60 @@ async fn e18_people_query_state_and_journals_with_sql() {
 }
 
 /// The server writes nothing by itself for so long that only what a commit waited for survives.
+const LAZY: &str = "synchronous_commit = off\nwal_writer_delay = 10s";
+
+/// Kills the server, and returns what this query finds afterwards.
+fn after_crash(server: &mut Server, database: &str, sql: &str) -> String {
+    server.stop(Signal::SIGKILL);
+    server.run();
+    server.sql_on(database, sql).expect("read").trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r4_every_answered_change_survives_a_crash() {
+    let mut server = Server::start(LAZY);
+    let (store, database) = create(&server).await;
+    let options = Options::new(server.url(&database));
+    store.put_blob(Bytes::from_static(b"component")).await.expect("stored");
+    drop(store);
+    let found = after_crash(&mut server, &database, "SELECT count(*) FROM ostraca.blobs");
+    assert_eq!(found, "1", "a component");
+
+    let store = PostgresStore::open(options.clone()).await.expect("opened");
+    let identity = EntityStore::identity(&store);
+    drop(store);
+    let found = after_crash(&mut server, &database, "SELECT open_count FROM ostraca.store");
+    assert_eq!(found, identity.open_count.to_string(), "an opening");
+
+    let store = PostgresStore::open(options.clone()).await.expect("opened");
+    // Only a connection that writes reads rows.
+    ostraca_store::ClusterStore::get(&store, "a").await.expect("read");
+    let opening = EntityStore::identity(&store).open_count;
+    drop(store);
+    let writers = format!("SELECT count(*) FROM ostraca.writers WHERE opening = {opening}");
+    assert_eq!(after_crash(&mut server, &database, &writers), "1", "a writer");
+
+    PostgresStore::accept_server(&options).await.expect("accepted");
+    let accepted = "SELECT accepted_timeline FROM ostraca.store";
+    assert_eq!(after_crash(&mut server, &database, accepted), "1", "an accepted server");
+
+    let copy = server.database();
+    let copying = PostgresCopyTarget::open(Options::new(server.url(&copy)), &identity);
+    copying.await.expect("a target").finish().await.expect("finished");
+    let finished = "SELECT copy IS NULL FROM ostraca.store";
+    assert_eq!(after_crash(&mut server, &copy, finished), "t", "a finished copy");
+
+    let mut source = PostgresCopySource::open(options).await.expect("a source");
+    let to = Destination { store_id: 7, place: "elsewhere".into() };
+    source.mark_moved(&to).await.expect("marked");
+    drop(source);
+    let moved = "SELECT moved_to IS NOT NULL FROM ostraca.store";
+    assert_eq!(after_crash(&mut server, &database, moved), "t", "a moved store");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r26_what_was_copied_to_a_shard_survives_a_crash() {
-    let mut server = Server::start("synchronous_commit = off\nwal_writer_delay = 10s");
+    let mut server = Server::start(LAZY);
     let (store, database) = create(&server).await;
     let from = Placement { store_id: 9, version: 1 };
     let incoming = claim(1, "a").incoming_from(from, 5).expect("a claim");
