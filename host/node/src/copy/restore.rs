@@ -47,14 +47,26 @@ pub fn restore_backup(
 /// Blocks.
 ///
 /// # Errors
-/// [`NodeError::InvalidValue`] if the stores are not in PostgreSQL, [`NodeError::Settings`] if the node's certificate
-/// cannot be used, [`NodeError::OpenPostgres`] if the database cannot be used.
+/// [`NodeError::InvalidValue`] if the state or the rows are not in PostgreSQL, [`NodeError::Settings`] if the node's
+/// certificate cannot be used, [`NodeError::OpenPostgres`] if the database cannot be used.
 pub fn renew_database(config: &Config) -> Result<ProbedStore, NodeError> {
-    let place = StorePlace::Config(Box::new(config.clone()));
-    let Opening::Postgres(options) = Opening::new(&place)? else {
+    let no_database = || {
         let why = "the configuration names no PostgreSQL server (`postgres.url`)";
-        return Err(NodeError::InvalidValue(why.into()));
+        NodeError::InvalidValue(why.into())
     };
+    if config.postgres_options().is_none() {
+        return Err(no_database());
+    }
+    if let Some(rows) = config.rows_store() {
+        let why = format!(
+            "the rows of this cluster are in {}, and are not restored with the database: run `ostraca store accept` \
+             without `--restored`, then remove `postgres.witness` from the directory of every node",
+            rows.place()
+        );
+        return Err(NodeError::InvalidValue(why));
+    }
+    let place = StorePlace::Config(Box::new(config.clone()));
+    let Opening::Postgres(options) = Opening::new(&place)? else { return Err(no_database()) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let least = least_counter(now.map_or(0, |now| now.as_secs()));
     let rewrite = |key: &str, value, from, to| {
@@ -132,6 +144,15 @@ mod tests {
         };
         let stored = StoredRow { key, revision: 1, value };
         rows::decode_row(&stored).expect("decoded").expect("a row of the core").1
+    }
+
+    #[test]
+    fn rows_elsewhere_are_not_restored_with_the_database() {
+        let database = "node = \"n1\"\n[postgres]\nurl = \"host=localhost\"\n";
+        let text = format!("{database}[etcd]\nendpoints = [\"localhost:2379\"]\n");
+        let config = Config::parse(&text, "n1/ostraca.toml").expect("a configuration");
+        let refused = renew_database(&config).expect_err("refused").to_string();
+        assert!(refused.contains("`ostraca store accept` without `--restored`"), "{refused}");
     }
 
     #[test]
