@@ -1,9 +1,9 @@
 //! Finds contradictions in the rows of a cluster and fixes them, or resets its sharding (K36).
 //!
-//! `snapshot` decodes what the store has. `nodes`, `chunks`, `manager`, `catalog` and `types` check it, without I/O: each
-//! adds what it finds to `contradiction::Findings`, with one change for each row that can be fixed. `reset` plans a reset
-//! in the same way. Here is the I/O: the rows, the claims and a sample of the entities are read, and the changes are
-//! written by compare-and-set.
+//! `snapshot` decodes what the store has. `nodes`, `chunks`, `manager`, `numbers`, `catalog` and `types` check it,
+//! without I/O: each adds what it finds to `contradiction::Findings`, with one change for each row that can be fixed.
+//! `reset` plans a reset in the same way. Here is the I/O: the rows, the claims and a sample of the entities are read, and
+//! the changes are written by compare-and-set.
 //!
 //! No record of an entity and no claim is ever written. Claims say which epochs shards have reached (R5), so a repair
 //! can trust them, and a mistake in a row costs time, but no promise: an owner with a wrong epoch gets no claim.
@@ -13,6 +13,7 @@ mod chunks;
 mod contradiction;
 mod manager;
 mod nodes;
+mod numbers;
 mod reset;
 mod snapshot;
 #[cfg(test)]
@@ -137,9 +138,9 @@ async fn repair(
     })
 }
 
-/// Removes leases, owners and hand-offs from the rows of a cluster, and the node's cache of routes; without `apply`,
-/// says what it would remove. The numbers of epochs, terms and incarnations are kept. Entities, types, pools and the
-/// policy are not touched. Blocks as [`repair_rows`] does.
+/// Removes leases, owners, hand-offs and the numbers of hosts from the rows of a cluster, and the node's cache of
+/// routes; without `apply`, says what it would remove. The numbers of epochs, terms and incarnations are kept. Entities,
+/// types, pools and the policy are not touched. Blocks as [`repair_rows`] does.
 ///
 /// # Errors
 /// As for [`repair_rows`]; also [`NodeError::Catalog`] if the rows do not say which pools there are, or which
@@ -187,6 +188,7 @@ fn check(snapshot: &Snapshot) -> Result<Findings, ostraca_catalog::Error> {
         chunks::check(snapshot, pools, pools_are_complete, &mut findings)?;
     }
     manager::check(snapshot, &nodes, &mut findings)?;
+    numbers::check(snapshot, &nodes, &mut findings);
     Ok(findings)
 }
 

@@ -14,12 +14,14 @@ use damage::{Damage, Random, cluster_of};
 use futures::executor::block_on;
 use ostraca_catalog::placement::{PinEntry, PinsRow, PlacementRow, placement_key};
 use ostraca_catalog::rows;
-use ostraca_client::{CallOptions, Client, MessageKind};
+use ostraca_client::{CallOptions, Client, MessageKind, NewPool};
 use ostraca_codes::codes;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::codec;
-use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::ids::{Entity, Incarnation, ShardId};
+use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::records::Claim;
-use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus, NumbersRow, Roles, Row, RowKey};
 use ostraca_node::config::ClusterSettings;
 use ostraca_node::transfer::{Item, StoreContents};
 use ostraca_node::{
@@ -31,6 +33,9 @@ use ostraca_store_sled::{Options, SledCopySource, SledStore};
 
 const GRACE: Duration = Duration::from_secs(20);
 const SHARDS: u32 = 100;
+/// A pool whose hosts divide its shards among themselves, its shards, and the manifest of a type in it.
+const STATELESS: (&str, u32) = ("live", 20);
+const GAUGE: &str = "type = \"gauge\"\ncomponent = \"counter.wasm\"\npool = \"live\"\n";
 const ENTITIES: u64 = 12;
 const SEEDS: u64 = 200;
 
@@ -42,7 +47,17 @@ struct Stopped {
 }
 
 fn entities() -> impl Iterator<Item = (Entity, u64)> {
-    (0..ENTITIES).map(|n| (Entity::new("counter", format!("c{n}")), 100 + n))
+    let type_of = |n: u64| if n.is_multiple_of(3) { "gauge" } else { "counter" };
+    (0..ENTITIES).map(move |n| (Entity::new(type_of(n), format!("c{n}")), 100 + n))
+}
+
+fn pools() -> Pools {
+    let mut pools = Pools::one(SHARDS);
+    let (name, shards) = STATELESS;
+    let strategy = Some(BuiltinStrategy::Stateless);
+    let stateless = Pool { strategy, ..Pool::new(name, shards, &pools) };
+    pools.add(stateless).expect("a pool");
+    pools
 }
 
 fn pin(shard: u32) -> PinEntry {
@@ -78,7 +93,13 @@ impl Stopped {
             let node = common::start(&home).await;
             let client = common::client(&node, &cluster).await;
             if run == 0 {
-                client.deploy(COUNTER, counter(), None).await.expect("deployed");
+                let (name, shards) = STATELESS;
+                let strategy = BuiltinStrategy::Stateless.name().into();
+                let pool = NewPool { name: name.into(), shards, strategy, ..NewPool::default() };
+                client.pools(Some(pool)).await.expect("created");
+                for manifest in [COUNTER, GAUGE] {
+                    client.deploy(manifest, counter(), None).await.expect("deployed");
+                }
                 for (entity, value) in entities() {
                     let added = client.session().command(&entity, "add", value.to_string()).await;
                     added.expect("added");
@@ -92,13 +113,14 @@ impl Stopped {
             }
         }
         // Another node that died.
+        let died = Incarnation { counter: 3, nonce: 33 };
         let other = NodeRow {
             renewals: 9,
             status: NodeStatus::Dead,
             roles: Roles::default(),
             addresses: vec!["127.0.0.1:1".into()],
             lease: 500,
-            ..NodeRow::for_tests(ostraca_core::ids::Incarnation { counter: 3, nonce: 33 })
+            ..NodeRow::for_tests(died)
         };
         let value = rows::encode_row(&Row::Node(other)).expect("encoded");
         with_store(&home, |store| {
@@ -116,6 +138,10 @@ impl Stopped {
             };
             let value = rows::encode_value(&placement).expect("encoded");
             put(store, &placement_key("default"), Some(value));
+            let mut numbers = NumbersRow::default();
+            numbers.add(Member { node: "n2".into(), incarnation: died });
+            let key = rows::key_text(&RowKey::Numbers(STATELESS.0.into()));
+            put(store, &key, Some(rows::encode_value(&numbers).expect("encoded")));
         });
         Self { dir, cluster, earlier }
     }
@@ -272,7 +298,7 @@ async fn k36_no_damage_of_200_loses_entity_state() {
             let decode = |row: &StoredRow| rows::decode_row(row).expect("decodes");
             all_rows(store).iter().filter_map(decode).collect()
         });
-        let owned = cluster_of(core, &before.1, SHARDS);
+        let owned = cluster_of(core, &before.1, pools());
         assert_eq!(owned, Ok(()), "seed {seed}: {damages:?}");
         let began = Instant::now();
         starts_and_serves(&home, &stopped.cluster).await;
@@ -302,6 +328,7 @@ async fn k36_a_reset_cluster_serves_every_entity() {
                 Some((RowKey::Assignments(_), Row::Assignments(row), _)) => {
                     assert!(row.assignments.iter().all(|it| it.owner.is_none()));
                 }
+                Some((RowKey::Numbers(pool), ..)) => panic!("{pool} keeps its numbers"),
                 _ => {}
             }
         }

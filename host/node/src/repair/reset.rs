@@ -1,5 +1,5 @@
 //! What is left of a cluster's sharding after a reset: the highest epoch of each shard, the highest term, and the last
-//! incarnation of each node.
+//! incarnation of each node. Hosts of pools without a manager take their numbers again (E5).
 //!
 //! These numbers are kept because nodes may remember them. A node that was cut off may still believe that it is the
 //! manager; with a lower term, its rows would win over those of its successor (R10). Nodes keep routes in caches, which
@@ -48,6 +48,9 @@ pub(crate) fn plan(snapshot: &Snapshot, pools: &Pools) -> Result<(Findings, Remo
     let mut removed = Removed::default();
     let nodes = plan_nodes(snapshot, &mut changes, &mut removed)?;
     plan_chunks(snapshot, pools, &mut changes, &mut removed)?;
+    for found in snapshot.numbers.values() {
+        changes.change(remove(found));
+    }
     let term = snapshot.highest_term();
     if snapshot.manager.is_some() || term > 0 {
         manager::write(snapshot, &nodes, term + LOST_RAISES, &mut changes)?;

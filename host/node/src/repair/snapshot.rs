@@ -15,7 +15,7 @@ use ostraca_core::format;
 use ostraca_core::ids::{Entity, Incarnation, NodeId, ShardId};
 use ostraca_core::pools::Pools;
 use ostraca_core::records::Claim;
-use ostraca_core::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, RowKey};
+use ostraca_core::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, NumbersRow, RowKey};
 use ostraca_store::StoredRow;
 
 use super::contradiction::{ContradictionKind, Findings, Remedy};
@@ -64,6 +64,8 @@ pub(crate) struct Snapshot {
     pub(super) nodes: BTreeMap<NodeId, FoundRow<NodeRow>>,
     pub(super) manager: Option<FoundRow<ManagerRow>>,
     pub(super) chunks: BTreeMap<u32, FoundRow<AssignmentsRow>>,
+    /// The numbers of hosts, by pool.
+    pub(super) numbers: BTreeMap<String, FoundRow<NumbersRow>>,
     /// The rows that the core does not know, and that of the arbiter, without which the cluster works.
     pub(super) others: Vec<StoredRow>,
     /// `None` if the rows do not say which pools there are.
@@ -88,6 +90,7 @@ impl Snapshot {
             nodes: BTreeMap::new(),
             manager: None,
             chunks: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             others: Vec::new(),
             pools,
             named_in_rows: BTreeMap::new(),
@@ -107,8 +110,10 @@ impl Snapshot {
                 Some(RowKey::Assignments(chunk)) => {
                     snapshot.chunks.insert(chunk, reader.found(&row, assignments_are_plausible)?);
                 }
-                // Numbers say only who should own shards: nodes correct them.
-                Some(RowKey::Arbiter | RowKey::Numbers(_)) | None => snapshot.others.push(row),
+                Some(RowKey::Numbers(pool)) => {
+                    snapshot.numbers.insert(pool, reader.found(&row, |_| Ok(()))?);
+                }
+                Some(RowKey::Arbiter) | None => snapshot.others.push(row),
             }
         }
         let chunks = snapshot.chunks.values().filter_map(|found| found.row.as_ref().ok());

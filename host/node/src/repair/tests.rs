@@ -8,13 +8,15 @@ use ostraca_catalog::rows::{
     StoresRow, TimeRow,
 };
 use ostraca_config::config::ClusterSettings;
+use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation};
+use ostraca_core::pools::Pool;
 use ostraca_core::records::Claim;
 use ostraca_core::rows::{
     Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
-    Roles, Row, RowKey,
+    NumbersRow, Roles, Row, RowKey, ShardLease,
 };
 use ostraca_store::CompareAndSet;
 
@@ -25,12 +27,15 @@ mod catalog;
 mod chunks;
 mod manager;
 mod nodes;
+mod numbers;
 mod reset;
 mod snapshot;
 mod watch;
 
 const STORE: u128 = 77;
 const SHARDS: u32 = 100;
+/// Those of the pool `live`, if it is added.
+const STATELESS_SHARDS: u32 = 20;
 
 /// The rows of a cluster that nothing is wrong with, after a `kill -9` of all its nodes.
 struct World {
@@ -127,6 +132,37 @@ impl World {
         let mut row = AssignmentsRow { term: 4, assignments, extensions: Extensions::default() };
         change(&mut row);
         self.core(RowKey::Assignments(chunk), Row::Assignments(row));
+    }
+
+    /// Adds a pool whose hosts divide its shards among themselves.
+    fn add_stateless_pool(&mut self) {
+        let mut pools = Pools::one(SHARDS);
+        let strategy = Some(BuiltinStrategy::Stateless);
+        let live = Pool { strategy, ..Pool::new("live", STATELESS_SHARDS, &pools) };
+        pools.add(live).expect("a pool");
+        self.set(POOLS, &ostraca_catalog::pool::rows_of(&pools).1);
+        let shards = (SHARDS + 1..=SHARDS + STATELESS_SHARDS).map(ShardId);
+        let leased = |shard| {
+            let mut leased = assignment(shard);
+            let lease = ShardLease { renewals: 9, lease: 3_000 };
+            leased.set_lease(Some(lease)).expect("it fits");
+            leased
+        };
+        self.chunk(1, |row| row.assignments.extend(shards.clone().map(leased)));
+        for shard in shards {
+            let owner = assignment(shard).owner.expect("an owner");
+            self.facts.claims.insert(shard, claim(shard, u64::from(shard.0), owner));
+        }
+        self.numbers(|_| {});
+    }
+
+    /// Writes the numbers of the hosts as they should be, with a change.
+    fn numbers(&mut self, change: impl FnOnce(&mut NumbersRow)) {
+        let mut row = NumbersRow::default();
+        row.add(member("n1", 5));
+        row.add(member("n2", 3));
+        change(&mut row);
+        self.core(RowKey::Numbers("live".into()), Row::Numbers(row));
     }
 
     fn check(&self) -> Findings {

@@ -53,7 +53,7 @@ pub(crate) struct Damage {
 }
 
 /// Keys of rows that should not be there.
-const EXTRA: [&str; 11] = [
+const EXTRA: [&str; 12] = [
     "nodes/n9",
     "nodes/n1/x",
     "shards/default/00001",
@@ -65,6 +65,7 @@ const EXTRA: [&str; 11] = [
     "pins",
     "placements/default",
     "placements/other",
+    "numbers/other",
 ];
 
 impl Damage {
@@ -137,8 +138,9 @@ fn flipped(random: &mut Random, row: &StoredRow) -> Bytes {
 pub(crate) fn cluster_of(
     found: Vec<(RowKey, Row, u64)>,
     claims: &BTreeMap<ShardId, Claim>,
-    shards: u32,
+    pools: Pools,
 ) -> Result<(), String> {
+    let shards = pools.shard_count();
     let identity = NodeIdentity {
         node: "n1".into(),
         roles: Roles::ALL,
@@ -146,7 +148,7 @@ pub(crate) fn cluster_of(
         addresses: vec!["n1:1".into()],
         pool_roles: Vec::new(),
         weight: 1,
-        pools: Pools::one(shards),
+        pools,
         seed: 7,
     };
     let settings = Settings { embedded_store: true, ..Settings::default() };
