@@ -43,7 +43,7 @@ impl AdminService {
         let (_, pools) = self.read_pools().await?;
         let view = self.current_view();
         for it in &request.pins {
-            check_shard(&pools, it.shard)?;
+            check_shard(&pools, it)?;
             if !it.node.is_empty() {
                 check_host(&view, &pools, it, false)?;
             }
@@ -57,7 +57,7 @@ impl AdminService {
             }
         };
         for it in &request.moves {
-            check_shard(&pools, it.shard)?;
+            check_shard(&pools, it)?;
             check_host(&view, &pools, it, true)?;
             check_not_pinned(&pins, it)?;
         }
@@ -238,14 +238,33 @@ fn check_not_pinned(pins: &PinsRow, wanted: &ShardAtNode) -> Result<(), Problem>
     }
 }
 
-fn check_shard(pools: &Pools, shard: u32) -> Result<(), Problem> {
-    match pools.of(ShardId(shard)) {
-        Some(pool) if pool.is_stateless() => Err(without_manager(pool)),
-        Some(_) => Ok(()),
+fn check_shard(pools: &Pools, wanted: &ShardAtNode) -> Result<(), Problem> {
+    let ShardAtNode { shard, node } = wanted;
+    match pools.of(ShardId(*shard)) {
+        // It may have been pinned before its pool was copied.
+        Some(pool) if pool.is_left() && node.is_empty() => Ok(()),
+        Some(pool) => check_pool(pools, pool),
         None => {
             let text = format!("the cluster has no shard {shard}: it has {}", pools.shard_count());
             Err(invalid(text, "`ostraca shards` lists them"))
         }
+    }
+}
+
+/// Refuses a pool in which nobody can choose the node of a shard.
+fn check_pool(pools: &Pools, pool: &Pool) -> Result<(), Problem> {
+    if pool.is_stateless() {
+        return Err(without_manager(pool));
+    }
+    match pools.home(&pool.name) {
+        Some(home) if pool.is_left() => {
+            let text = format!(
+                "no shard of pool `{}` can be pinned, moved or placed: its entities are in pool `{}` since a copy",
+                pool.name, home.name
+            );
+            Err(invalid(text, "name shards of that pool: `ostraca pool list` shows which it has"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -295,9 +314,7 @@ fn check_host(
 /// Checks what a program wants. It may name nodes that are not there any more, or not yet, but none of another name.
 fn check_wanted(view: &ClusterView, pools: &Pools, wanted: &PoolPlacement) -> Result<(), Problem> {
     let pool = pools.get(&wanted.pool).ok_or_else(|| unknown_pool(pools, &wanted.pool))?;
-    if pool.is_stateless() {
-        return Err(without_manager(pool));
-    }
+    check_pool(pools, pool)?;
     check_placement(pool, &wanted.nodes, &wanted.shards)
         .map_err(|error| invalid(error.to_string(), "`ostraca pool list` shows the pools"))?;
     let is_known = |name: &&String| view.nodes.contains_key(&NodeId::from(name.as_str()));
@@ -336,6 +353,42 @@ mod tests {
         assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
         assert!(problem.message.contains("513 pinned shards, at most 512"), "{}", problem.message);
         assert!(problem.message.contains("`rebalance.max-pins`"), "{}", problem.message);
+    }
+
+    fn at(shard: u32, node: &str) -> ShardAtNode {
+        ShardAtNode { shard, node: node.into() }
+    }
+
+    /// Pools of four shards: the entities of `default` are in `third`, through `second`.
+    fn copied_twice() -> Pools {
+        let mut pools = Pools::one(4);
+        for name in ["second", "third"] {
+            pools.add(Pool::new(name, 4, &pools)).expect("a pool");
+        }
+        for (from, to) in [("default", "second"), ("second", "third")] {
+            pools.set_copied(from, to, true).expect("two pools");
+        }
+        pools
+    }
+
+    #[test]
+    fn shards_of_a_copied_pool_can_only_be_unpinned() {
+        let pools = copied_twice();
+        let placement =
+            |pool: &str| PoolPlacement { pool: pool.into(), nodes: Vec::new(), shards: vec![0; 4] };
+        for (shard, pool) in [(1, "default"), (8, "second")] {
+            let place = check_wanted(&ClusterView::default(), &pools, &placement(pool));
+            for refused in [check_shard(&pools, &at(shard, "node-1")), place] {
+                let problem = refused.expect_err(pool);
+                assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
+                let names = [pool, "third"].map(|name| format!("pool `{name}`"));
+                let names_both = names.iter().all(|name| problem.message.contains(name));
+                assert!(names_both, "{}", problem.message);
+            }
+            assert_eq!(check_shard(&pools, &at(shard, "")), Ok(()));
+        }
+        assert_eq!(check_shard(&pools, &at(9, "node-1")), Ok(()));
+        assert_eq!(check_wanted(&ClusterView::default(), &pools, &placement("third")), Ok(()));
     }
 
     #[test]
