@@ -288,8 +288,18 @@ fn check_host(
     let Some(row) = view.nodes.get(&NodeId::from(node.as_str())) else {
         return Err(unknown_node(view, node));
     };
-    let pool = pools.of(ShardId(*shard)).filter(|pool| !row.hosts(pool));
-    if let Some(pool) = pool {
+    let pool = pools.of(ShardId(*shard));
+    if let Some(pool) = pool.filter(|pool| pool.is_closed()) {
+        let pool = &pool.name;
+        let text = format!(
+            "shard {shard} has no owner now: a copy of pool `{pool}`, or to it, is unfinished"
+        );
+        return Err(invalid(
+            text,
+            "repeat the command after the copy: `ostraca pool list` shows it",
+        ));
+    }
+    if let Some(pool) = pool.filter(|pool| !row.hosts(pool)) {
         let (pool, role) = (&pool.name, pool.host_role());
         let text = format!(
             "node `{node}` cannot own shard {shard}: pool `{pool}` needs the role `{role}`"
@@ -299,6 +309,7 @@ fn check_host(
     let why = match row.status {
         _ if !now => None,
         NodeStatus::Live if row.is_draining_or_leaving() => Some("is being drained"),
+        NodeStatus::Live if !row.store_available => Some("gets no response from the store"),
         NodeStatus::Live => None,
         NodeStatus::Dead | NodeStatus::Left => Some("is not live"),
     };
@@ -330,6 +341,9 @@ fn invalid(text: String, help: &str) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use ostraca_core::ids::Incarnation;
+    use ostraca_core::rows::{NodeRow, Roles};
+
     use super::*;
 
     fn pinned(pins: u32, node: &str) -> PinsRow {
@@ -389,6 +403,39 @@ mod tests {
         }
         assert_eq!(check_shard(&pools, &at(9, "node-1")), Ok(()));
         assert_eq!(check_wanted(&ClusterView::default(), &pools, &placement("third")), Ok(()));
+    }
+
+    #[test]
+    fn a_move_to_a_node_that_cannot_own_the_shard_is_refused() {
+        let row = NodeRow::for_tests(Incarnation { counter: 1, nonce: 1 });
+        let rows = [
+            ("good", row.clone()),
+            ("drained", NodeRow { draining: true, ..row.clone() }),
+            ("cut-off", NodeRow { store_available: false, ..row.clone() }),
+            ("dead", NodeRow { status: NodeStatus::Dead, ..row.clone() }),
+            ("gateway", NodeRow { roles: Roles::default(), ..row }),
+        ];
+        let nodes = rows.map(|(name, row)| (NodeId::from(name), row)).into();
+        let view = ClusterView { nodes, ..ClusterView::default() };
+        let mut pools = Pools::one(4);
+        pools.add(Pool::new("second", 4, &pools)).expect("a pool");
+        let check = |pools: &Pools, node, now| check_host(&view, pools, &at(1, node), now);
+        for (node, why) in [
+            ("drained", "is being drained"),
+            ("cut-off", "gets no response from the store"),
+            ("dead", "is not live"),
+        ] {
+            let problem = check(&pools, node, true).expect_err(node);
+            assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
+            assert!(problem.message.contains(why), "{}", problem.message);
+            assert_eq!(check(&pools, node, false), Ok(()), "a pin waits");
+        }
+        let problem = check(&pools, "gateway", false).expect_err("no host");
+        assert!(problem.message.contains("needs the role `host`"), "{}", problem.message);
+        assert_eq!(check(&pools, "good", true), Ok(()));
+        pools.set_copied("default", "second", false).expect("two pools");
+        let problem = check(&pools, "good", true).expect_err("a copy runs");
+        assert!(problem.message.contains("copy of pool `default`"), "{}", problem.message);
     }
 
     #[test]

@@ -165,9 +165,7 @@ async fn move_shards(global: &Global, args: &MoveShards) -> Result<Exit, Failure
     bar.finish_and_clear();
     connection::disconnect(client).await;
     if left > 0 {
-        let after = humantime::format_duration(args.timeout);
-        let text = format!("{left} of {} are not at {} after {after}", named(args.shards), args.to);
-        return Err(Failure::unexpected(codes::MOVE_TIMEOUT, text));
+        return Err(unfinished(args, left));
     }
     match global.output {
         OutputFormat::Json => output::json(&json!({
@@ -186,6 +184,14 @@ async fn move_shards(global: &Global, args: &MoveShards) -> Result<Exit, Failure
         }
     }
     Ok(Exit::Done)
+}
+
+fn unfinished(args: &MoveShards, left: usize) -> Failure {
+    let after = humantime::format_duration(args.timeout);
+    let text = format!("{left} of {} are not at {} after {after}", named(args.shards), args.to);
+    Failure::unexpected(codes::MOVE_TIMEOUT, text).help(
+        "those that are being handed off still move: repeat the command for the others; `ostraca events` shows why hand-offs failed",
+    )
 }
 
 /// The shards that are not at their node.
@@ -317,6 +323,16 @@ mod tests {
         assert_eq!(placement.nodes, ["a", "b"]);
         assert_eq!(placement.shards, [1, 2, 1, 2, 0]);
         assert_eq!(parse("", &pool()).expect("no wishes").shards, [0; 5]);
+    }
+
+    #[test]
+    fn a_move_that_is_not_made_in_time_says_what_to_do() {
+        let shards = ShardNumbers { first: 3, last: 9 };
+        let args = MoveShards { shards, to: "n2".into(), timeout: Duration::from_secs(60) };
+        let error = unfinished(&args, 2).render(OutputFormat::Table, false);
+        assert!(error.contains("2 of shards 3 to 9 are not at n2 after 1m"), "{error}");
+        assert!(error.contains("repeat the command"), "{error}");
+        assert!(error.contains("`ostraca events`"), "{error}");
     }
 
     #[test]
