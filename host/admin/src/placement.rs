@@ -19,6 +19,7 @@ use ostraca_core::node::Event;
 use ostraca_core::pools::{Pool, Pools};
 use ostraca_core::rows::NodeStatus;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
+use ostraca_wire::identity::check_name;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     PinInfo, PlacementInfo, PlacementRequest, PlacementState, PoolPlacement, Problem, ShardAtNode,
@@ -62,7 +63,7 @@ impl AdminService {
             check_not_pinned(&pins, it)?;
         }
         if let Some(wanted) = &request.placement {
-            check_wanted(&view, &pools, wanted)?;
+            check_wanted(&pools, wanted)?;
         }
         if !request.pins.is_empty() {
             self.set_pins(principal, &request.pins).await?;
@@ -322,15 +323,18 @@ fn check_host(
     }
 }
 
-/// Checks what a program wants. It may name nodes that are not there any more, or not yet, but none of another name.
-fn check_wanted(view: &ClusterView, pools: &Pools, wanted: &PoolPlacement) -> Result<(), Problem> {
+/// Checks what a program wants. It may name nodes that are not there any more, or not yet: the list that it follows may
+/// be ahead of the cluster, and the other shards must not wait for that.
+fn check_wanted(pools: &Pools, wanted: &PoolPlacement) -> Result<(), Problem> {
     let pool = pools.get(&wanted.pool).ok_or_else(|| unknown_pool(pools, &wanted.pool))?;
     check_pool(pools, pool)?;
     check_placement(pool, &wanted.nodes, &wanted.shards)
         .map_err(|error| invalid(error.to_string(), "`ostraca pool list` shows the pools"))?;
-    let is_known = |name: &&String| view.nodes.contains_key(&NodeId::from(name.as_str()));
-    match wanted.nodes.iter().find(|name| !is_known(name)) {
-        Some(name) => Err(unknown_node(view, name)),
+    match wanted.nodes.iter().find_map(|name| check_name(name).err()) {
+        Some(error) => Err(invalid(
+            format!("no node has such a name: {error}"),
+            "`ostraca nodes` lists the nodes",
+        )),
         None => Ok(()),
     }
 }
@@ -373,6 +377,11 @@ mod tests {
         ShardAtNode { shard, node: node.into() }
     }
 
+    fn on(pool: &str, nodes: &[&str], shards: &[u32]) -> PoolPlacement {
+        let nodes = nodes.iter().map(ToString::to_string).collect();
+        PoolPlacement { pool: pool.into(), nodes, shards: shards.to_vec() }
+    }
+
     /// Pools of four shards: the entities of `default` are in `third`, through `second`.
     fn copied_twice() -> Pools {
         let mut pools = Pools::one(4);
@@ -388,10 +397,9 @@ mod tests {
     #[test]
     fn shards_of_a_copied_pool_can_only_be_unpinned() {
         let pools = copied_twice();
-        let placement =
-            |pool: &str| PoolPlacement { pool: pool.into(), nodes: Vec::new(), shards: vec![0; 4] };
+        let placement = |pool: &str| on(pool, &[], &[0; 4]);
         for (shard, pool) in [(1, "default"), (8, "second")] {
-            let place = check_wanted(&ClusterView::default(), &pools, &placement(pool));
+            let place = check_wanted(&pools, &placement(pool));
             for refused in [check_shard(&pools, &at(shard, "node-1")), place] {
                 let problem = refused.expect_err(pool);
                 assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
@@ -402,7 +410,21 @@ mod tests {
             assert_eq!(check_shard(&pools, &at(shard, "")), Ok(()));
         }
         assert_eq!(check_shard(&pools, &at(9, "node-1")), Ok(()));
-        assert_eq!(check_wanted(&ClusterView::default(), &pools, &placement("third")), Ok(()));
+        assert_eq!(check_wanted(&pools, &placement("third")), Ok(()));
+    }
+
+    #[test]
+    fn e9_a_placement_may_name_a_node_before_its_first_start() {
+        let pools = Pools::one(4);
+        let check = |names: &[&str]| check_wanted(&pools, &on("default", names, &[1, 2, 0, 2]));
+        assert_eq!(check(&["node-1", "later.example_2"]), Ok(()));
+        for name in ["", "a/b", "-a", &"n".repeat(65)] {
+            let problem = check(&["node-1", name]).expect_err(name);
+            assert_eq!(problem.code, codes::INVALID_PLACEMENT.as_str());
+            assert!(problem.message.contains(&format!("{name:?}")), "{}", problem.message);
+        }
+        let problem = check(&["node-1"]).expect_err("too few names");
+        assert!(problem.message.contains("node 2 of 1"), "{}", problem.message);
     }
 
     #[test]

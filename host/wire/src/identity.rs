@@ -340,7 +340,12 @@ fn split_cluster(uri: &str) -> Option<(ClusterId, &str)> {
     Some((ClusterId(u128::from_str_radix(cluster, 16).ok()?), rest))
 }
 
-fn check_name(name: &str) -> Result<(), IdentityError> {
+/// Checks a name that is to be in a certificate: that of a node or of a client.
+///
+/// # Errors
+///
+/// [`IdentityError::Name`].
+pub fn check_name(name: &str) -> Result<(), IdentityError> {
     let good = (1..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
