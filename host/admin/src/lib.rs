@@ -134,6 +134,8 @@ pub struct AdminDeps {
     pub strategy: String,
     /// Maximum number of pinned shards (`rebalance.max-pins`).
     pub max_pins: usize,
+    /// How many hosts the first allocation waits for (`rebalance.min-hosts`).
+    pub min_hosts: usize,
 }
 
 /// Handles operators' requests.
@@ -179,6 +181,7 @@ impl AdminService {
             max_live_memory: parts.max_live_memory,
             gauges: parts.gauges,
             view: parts.view.clone(),
+            min_hosts: parts.min_hosts,
         };
         let deployer = Deployer::new(
             parts.cluster_store,

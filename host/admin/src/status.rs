@@ -38,6 +38,8 @@ pub(crate) struct StatusReporter {
     pub(crate) max_live_memory: u64,
     pub(crate) gauges: Vec<Arc<WorkerGauges>>,
     pub(crate) view: watch::Receiver<Arc<ClusterView>>,
+    /// How many hosts the first allocation waits for.
+    pub(crate) min_hosts: usize,
 }
 
 impl StatusReporter {
@@ -119,6 +121,7 @@ impl StatusReporter {
             since_renewal_ms: since,
             registered: renewed.is_some(),
             lease_ms: self.lease_now(),
+            min_hosts: self.min_hosts,
         };
         let mut problems = Vec::new();
         if let Some(why) = self.local_store.as_ref().and_then(|store| store.stop_reason()) {

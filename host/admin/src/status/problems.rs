@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::ids::{NodeId, ShardId};
-use ostraca_core::pools::{PoolUse, Pools};
+use ostraca_core::pools::{Pool, PoolUse, Pools};
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
@@ -25,6 +25,8 @@ pub(super) struct Diagnosis<'a> {
     pub(super) registered: bool,
     /// The duration of that node's lease in milliseconds.
     pub(super) lease_ms: u64,
+    /// How many hosts the first allocation waits for (`rebalance.min-hosts`).
+    pub(super) min_hosts: usize,
 }
 
 impl Diagnosis<'_> {
@@ -86,14 +88,7 @@ impl Diagnosis<'_> {
             if without == 0 || self.view.shards.is_empty() || pool.is_closed() {
                 continue;
             }
-            let host = |row: &NodeRow| {
-                row.status == NodeStatus::Live && row.hosts(pool) && !row.is_draining_or_leaving()
-            };
-            let role = pool.host_role();
-            let help = match self.view.nodes.values().any(host) {
-                true => "wait a few seconds: they are being assigned to live nodes".into(),
-                false => format!("start a node with the role `{role}`: no live node may own them"),
-            };
+            let help = unassigned_help(self.view, pools, pool, self.min_hosts);
             let text = format!(
                 "{without} of {} shards{} have no live owner: messages to them are buffered",
                 pool.shards,
@@ -194,6 +189,63 @@ pub(super) fn store_refused(why: &str) -> StatusProblem {
     status_problem(codes::STORE_REFUSED, text, help)
 }
 
+/// What to do about shards of a pool that have no owner.
+fn unassigned_help(view: &ClusterView, pools: &Pools, pool: &Pool, min_hosts: usize) -> String {
+    let role = pool.host_role();
+    if let Some(AwaitedHosts { live, needed, setting }) =
+        AwaitedHosts::of(view, pools, pool, min_hosts)
+    {
+        let more = needed - live;
+        return format!(
+            "start {more} more with the role `{role}`: the first assignment needs {needed} live hosts ({setting}), {live} so far"
+        );
+    }
+    match hosts(view, |row| row.hosts(pool)) {
+        0 => format!("start a node with the role `{role}`: no live node may own them"),
+        _ => "wait a few seconds: they are being assigned to live nodes".into(),
+    }
+}
+
+/// The number of live nodes that stay, and that are hosts of this kind.
+fn hosts(view: &ClusterView, is_host: impl Fn(&NodeRow) -> bool) -> usize {
+    let stays = |row: &&NodeRow| row.status == NodeStatus::Live && !row.is_draining_or_leaving();
+    view.nodes.values().filter(stays).filter(|row| is_host(row)).count()
+}
+
+/// The hosts that the first allocation of a pool's shards waits for (K27).
+struct AwaitedHosts {
+    live: usize,
+    needed: usize,
+    /// What says how many are needed.
+    setting: &'static str,
+}
+
+impl AwaitedHosts {
+    /// `None` if nothing waits. The first shards of the cluster wait for `min_hosts`, and those of a pool for its own
+    /// number. Hosts of a pool without a manager see every shard, and a manager only those that it assigns.
+    fn of(view: &ClusterView, pools: &Pools, pool: &Pool, min_hosts: usize) -> Option<Self> {
+        let had_owner = |shard: u32| view.had_owner(ShardId(shard));
+        let is_new = |pool: &Pool| !(pool.first.0..=pool.last().0).any(had_owner);
+        let of_cluster = Self {
+            live: hosts(view, NodeRow::is_host),
+            needed: min_hosts,
+            setting: "`rebalance.min-hosts`",
+        };
+        let of_pool = Self {
+            live: hosts(view, |row| row.hosts(pool)),
+            needed: pool.min_hosts as usize,
+            setting: "`min-hosts` of the pool",
+        };
+        // Without any host, the advice is the same as after the first assignment.
+        let waits = |it: &Self| it.needed > 1 && it.live < it.needed;
+        let mut counted = pools.iter().filter(|it| pool.is_stateless() || !it.is_stateless());
+        match waits(&of_cluster) && counted.all(is_new) {
+            true => Some(of_cluster),
+            false => Some(of_pool).filter(|it| waits(it) && is_new(pool)),
+        }
+    }
+}
+
 /// A type's failing entities on a node, in one line.
 pub(super) fn failing_type(it: &FailingType) -> String {
     let codes: Vec<_> = it.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
@@ -221,4 +273,70 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
 
 pub(super) fn status_problem(code: Code, text: String, help: &str) -> StatusProblem {
     StatusProblem { code: code.into(), message: text, help: help.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::assign::BuiltinStrategy;
+    use ostraca_core::ids::Incarnation;
+
+    use super::*;
+
+    /// The advice for two pools, of which the second one has hosts of its own. Each node has the role `host`, or that
+    /// of this pool's hosts.
+    fn help(nodes: &[&str], second: Pool, min_hosts: usize) -> [String; 2] {
+        let row = |role: &&str| {
+            let mut row = NodeRow::for_tests(Incarnation { counter: 1, nonce: 1 });
+            row.roles.host = *role == "host";
+            match *role {
+                "host" => row,
+                role => row.with_pool_roles(&[role.into()]).expect("it fits"),
+            }
+        };
+        let named = (1..).zip(nodes).map(|(at, role)| {
+            let name = format!("n{at}");
+            (NodeId::from(name.as_str()), row(role))
+        });
+        let view = ClusterView { nodes: named.collect(), ..ClusterView::default() };
+        let mut pools = Pools::one(4);
+        pools.add(second).expect("a pool");
+        let help = |name| {
+            let pool = pools.get(name).expect("a pool");
+            unassigned_help(&view, &pools, pool, min_hosts)
+        };
+        [help("default"), help("second")]
+    }
+
+    fn second(min_hosts: u32) -> Pool {
+        Pool { role: Some("b".into()), min_hosts, ..Pool::new("second", 4, &Pools::one(4)) }
+    }
+
+    #[test]
+    fn k27_the_advice_is_to_start_the_hosts_that_are_missing() {
+        let waits = "wait a few seconds: they are being assigned to live nodes";
+        assert_eq!(help(&["host", "b"], second(1), 1), [waits; 2]);
+        let [first, _] = help(&["host"], second(1), 3);
+        let expected = "start 2 more with the role `host`: the first assignment needs 3 live hosts (`rebalance.min-hosts`), 1 so far";
+        assert_eq!(first, expected);
+        // All hosts count for the cluster, and only its own for a pool.
+        assert_eq!(help(&["host", "b", "b"], second(2), 3), [waits; 2]);
+        let [first, other] = help(&["host", "host", "b"], second(2), 3);
+        assert_eq!(first, waits);
+        assert!(other.starts_with("start 1 more with the role `host.b`"), "{other}");
+        assert!(other.contains("2 live hosts (`min-hosts` of the pool), 1 so far"), "{other}");
+        let [_, other] = help(&["host"], second(1), 1);
+        assert!(other.starts_with("start a node with the role `host.b`"), "{other}");
+    }
+
+    #[test]
+    fn k27_the_advice_for_a_stateless_pool_names_both_numbers() {
+        let stateless = |min| Pool { strategy: Some(BuiltinStrategy::Stateless), ..second(min) };
+        for (nodes, min, expected) in [
+            (&["host", "b"][..], 1, "3 live hosts (`rebalance.min-hosts`), 2 so far"),
+            (&["host", "host", "b"], 2, "2 live hosts (`min-hosts` of the pool), 1 so far"),
+        ] {
+            let [_, other] = help(nodes, stateless(min), 3);
+            assert!(other.contains(expected), "{other}");
+        }
+    }
 }

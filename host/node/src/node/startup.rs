@@ -208,6 +208,7 @@ impl Node {
             gauges: workers.gauges.clone(),
             strategy: strategy_name,
             max_pins: basis.config.max_pins(),
+            min_hosts: basis.config.node_settings().min_hosts,
         });
         let admin = Arc::new(admin);
         tasks.spawn(admin.clone().run_rollouts());
