@@ -8,7 +8,7 @@ use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
 use ostraca_core::pools::{Pool, Pools};
-use ostraca_core::rows::NodeStatus;
+use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     DrainProgress, NodeIssue, Problem, RebalancePlan, RebalanceProgress, ShardMove,
@@ -118,14 +118,8 @@ impl AdminService {
             to: to.to_string(),
         });
         let moves: Vec<_> = moves.collect();
-        let view = self.current_view();
-        let mut live = view.nodes.values().filter(|row| row.status == NodeStatus::Live);
-        let first = live.next().map(|row| row.version);
-        let blocked_reason = match live.any(|row| Some(row.version) != first) {
-            true => "nodes run different versions: no rebalancing until they run the same one",
-            false => "",
-        };
-        Ok(RebalancePlan { moves, blocked_reason: blocked_reason.into() })
+        let blocked_reason = blocked_reason(&self.current_view(), &self.gateway.pools.get());
+        Ok(RebalancePlan { moves, blocked_reason })
     }
 
     pub(super) async fn rebalance(&self) -> Result<AdminOutput, Problem> {
@@ -189,6 +183,31 @@ impl AdminService {
     }
 }
 
+/// Which pools are not balanced because their hosts run different versions (S16.2); empty if there are none.
+fn blocked_reason(view: &ClusterView, pools: &Pools) -> String {
+    let is_mixed = |pool: &&Pool| {
+        let may_get_shards = |row: &&NodeRow| {
+            row.status == NodeStatus::Live
+                && row.hosts(pool)
+                && row.store_available
+                && !row.is_draining_or_leaving()
+        };
+        let mut versions = view.nodes.values().filter(may_get_shards).map(|row| row.version);
+        let first = versions.next();
+        versions.any(|version| Some(version) != first)
+    };
+    let mixed: Vec<_> = pools.iter().filter(|pool| !pool.is_stateless()).filter(is_mixed).collect();
+    let of = match &mixed[..] {
+        [] => return String::new(),
+        [pool] => of_pool(pools, pool),
+        several => {
+            let names: Vec<_> = several.iter().map(|pool| format!("`{}`", pool.name)).collect();
+            format!(" in the pools {}", names.join(", "))
+        }
+    };
+    format!("hosts{of} run different versions: no rebalancing until they run the same one")
+}
+
 /// What names a pool, if there are several.
 pub(super) fn of_pool(pools: &Pools, pool: &Pool) -> String {
     match pools.iter().count() {
@@ -207,4 +226,58 @@ fn count(view: &ClusterView, node: &NodeId) -> (u32, u32) {
         }
     }
     (owned, in_flight)
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::ids::Incarnation;
+    use ostraca_core::rows::Roles;
+
+    use super::*;
+
+    fn pool(name: &str, before: &Pools) -> Pool {
+        Pool { role: Some(name.into()), ..Pool::new(name, 4, before) }
+    }
+
+    /// A node with this version: a host, a host of a pool with a role, or a gateway.
+    fn node(role: &str, version: u32) -> NodeRow {
+        let row = NodeRow::for_tests(Incarnation { counter: 1, nonce: 1 });
+        let roles = Roles { host: role == "host", ..Roles::ALL };
+        let row = NodeRow { version: version.into(), roles, ..row };
+        match role {
+            "host" | "gateway" => row,
+            role => row.with_pool_roles(&[role.into()]).expect("it fits"),
+        }
+    }
+
+    fn reason(pools: &Pools, rows: &[NodeRow]) -> String {
+        let nodes = (1..).zip(rows).map(|(at, row)| {
+            let name = format!("n{at}");
+            (NodeId::from(name.as_str()), row.clone())
+        });
+        let view = ClusterView { nodes: nodes.collect(), ..ClusterView::default() };
+        blocked_reason(&view, pools)
+    }
+
+    #[test]
+    fn s16_2_only_hosts_with_different_versions_block_balancing() {
+        let one = Pools::one(4);
+        let (old, new) = (node("host", 1), node("host", 2));
+        assert_eq!(reason(&one, &[new.clone(), new.clone(), node("gateway", 1)]), "");
+        let mixed = "hosts run different versions: no rebalancing until they run the same one";
+        assert_eq!(reason(&one, &[old.clone(), new.clone()]), mixed);
+        let drained = NodeRow { draining: true, ..old.clone() };
+        let dead = NodeRow { status: NodeStatus::Dead, ..old.clone() };
+        assert_eq!(reason(&one, &[drained, dead, new.clone()]), "");
+
+        let mut pools = one;
+        for name in ["a", "b"] {
+            pools.add(pool(name, &pools)).expect("a pool");
+        }
+        let nodes = [new.clone(), node("a", 1), node("a", 2), node("b", 1)];
+        let of = reason(&pools, &nodes);
+        assert!(of.starts_with("hosts in the pool `a` run different versions"), "{of}");
+        let of = reason(&pools, &[nodes.as_slice(), &[old]].concat());
+        assert!(of.starts_with("hosts in the pools `default`, `a` run"), "{of}");
+    }
 }
