@@ -63,8 +63,10 @@ pub enum FaultTiming {
 pub struct AttackRun {
     /// The cluster under attack.
     pub cluster: Cluster,
-    /// A client at each node's gateway.
+    /// A client at each node's gateway. It uses another gateway once its own is gone, until the round ends.
     pub clients: Vec<Client>,
+    /// The node of each client's gateway.
+    gateways: Vec<usize>,
     /// The attack's random numbers.
     pub rng: StdRng,
     /// The number of the round, including repeated ones.
@@ -107,11 +109,12 @@ impl AttackRun {
         println!("{}: SEED={seed}", options.name);
         let mut cluster = Cluster::start(&options).await?;
         cluster.wait_settled().await?;
+        let nodes = options.roles.iter().enumerate().take(options.at_once);
+        let gateways = nodes.filter(|(_, roles)| roles.contains("gateway"));
+        let gateways: Vec<_> = gateways.map(|(node, _)| node).collect();
         let mut clients = Vec::new();
-        for (node, roles) in options.roles.iter().enumerate().take(options.at_once) {
-            if roles.contains("gateway") {
-                clients.push(cluster.client(node).await?);
-            }
+        for node in &gateways {
+            clients.push(cluster.client(*node).await?);
         }
         let first = clients.first().context("no gateway")?;
         cluster.create_pool(first, SIDE_POOL, SIDE_SHARDS).await?;
@@ -121,6 +124,7 @@ impl AttackRun {
         Ok(Self {
             cluster,
             clients,
+            gateways,
             rng: StdRng::seed_from_u64(seed),
             round: 0,
             required_rounds: ROUNDS,
@@ -196,6 +200,7 @@ impl AttackRun {
         attack: &mut impl AsyncFnMut(&mut AttackRun) -> Result<FaultTiming>,
     ) -> Result<()> {
         self.wait_balanced().await?;
+        self.reconnect().await.context("return the clients to their gateways")?;
         let load = Load::start(&self.clients, self.rng.random(), self.round, self.size);
         self.load = Some(load);
         self.wait_progress(WARM).await?;
@@ -226,6 +231,15 @@ impl AttackRun {
             }
             FaultTiming::InStep => report.repeated.push(format!("only {} in doubt", self.in_doubt)),
             FaultTiming::Missed(why) => report.repeated.push(why),
+        }
+        Ok(())
+    }
+
+    /// Connects each client to its own gateway again: after a fault, it may still use another node's.
+    async fn reconnect(&mut self) -> Result<()> {
+        for (client, node) in self.clients.iter_mut().zip(&self.gateways) {
+            let returned = self.cluster.client(*node).await?;
+            std::mem::replace(client, returned).close().await;
         }
         Ok(())
     }
