@@ -194,9 +194,9 @@ impl ClusterView {
             self.nodes.values().filter(stay).count()
         };
         let hosts = count(&NodeRow::is_host);
+        // A shard without a row never had an owner: the hosts of a stateless pool write rows when they first divide it.
         let is_new = |first: u32, last: u32| {
-            let mut shards = (first..=last).map(|shard| self.row(ShardId(shard)));
-            shards.all(|row| row.is_some_and(|row| row.epoch == Epoch::default()))
+            (first..=last).all(|shard| self.epoch(ShardId(shard)) == Epoch::default())
         };
         let waits_for_hosts = hosts < min_hosts && is_new(1, pools.shard_count());
         let is_settled = |pool: &Pool| {
@@ -357,6 +357,9 @@ mod tests {
         let waits = two_hosts([""; 4]);
         assert!(waits.is_ready(3) && !waits.is_ready(2));
         assert!(!two_hosts(["a", "", "", ""]).is_ready(3), "it has begun");
+        let mut without_rows = two_hosts([""; 4]);
+        without_rows.shards = vec![Assignment::default(); 2].into();
+        assert!(without_rows.is_ready(3) && !without_rows.is_ready(2));
         let mut pool_waits = two_hosts(["a", "a", "", ""]);
         let mut pools = Pools::one(2);
         let second = Pool { role: Some("b".into()), min_hosts: 2, ..Pool::new("s", 2, &pools) };
