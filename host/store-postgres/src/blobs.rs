@@ -6,8 +6,8 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::binary::Binary;
+use crate::durable::DURABLY;
 use crate::error::text;
-use crate::options::DURABLY;
 use crate::row::column;
 
 pub(crate) async fn put(

@@ -18,8 +18,9 @@ use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
 use crate::connection::Connection;
+use crate::durable::DURABLY;
 use crate::error::OpenError;
-use crate::options::{DURABLY, Options};
+use crate::options::Options;
 use crate::reads::{Parameter, corrupt, failed};
 use crate::{fail_over, schema};
 use columns::{Columns, execute};

@@ -7,9 +7,9 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use crate::durable::DURABLY;
 use crate::error::OpenError;
 use crate::health::{Health, History, ServerState};
-use crate::options::DURABLY;
 use crate::row::column;
 
 /// SQL for the number of the server's time line.

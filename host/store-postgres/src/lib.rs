@@ -19,6 +19,7 @@ mod changes;
 mod connection;
 mod connector;
 mod copy;
+mod durable;
 mod error;
 mod fail_over;
 mod health;

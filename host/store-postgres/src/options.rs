@@ -7,11 +7,6 @@ use std::time::Duration;
 use ostraca_core::ids::ClusterId;
 use tokio_postgres::config::Host;
 
-/// The beginning of a statement whose commit waits for the disk, whatever the server's default. It must read from
-/// `setting`. What turns write waits as [`Durability`] says.
-pub(crate) const DURABLY: &str =
-    "WITH setting AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true))";
-
 /// Settings, each with a default except the address.
 #[derive(Clone, Debug)]
 pub struct Options {

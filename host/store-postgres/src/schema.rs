@@ -6,10 +6,11 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::connection::Connection;
+use crate::durable::DURABLY;
 use crate::error::OpenError;
 use crate::fail_over::{self, REPLICATED, TIMELINE};
 use crate::health::{History, ServerState};
-use crate::options::{DURABLY, Options};
+use crate::options::Options;
 use crate::row::{column, first};
 
 /// The tables of version 1.

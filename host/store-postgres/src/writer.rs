@@ -15,9 +15,10 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::batch::Batch;
 use crate::connection::Connection;
+use crate::durable::DURABLY;
 use crate::error::{OpenError, text};
 use crate::health::Health;
-use crate::options::{DURABLY, Options};
+use crate::options::Options;
 use crate::row::{column, first};
 
 /// How often a batch is sent that the server rolled back because of another one.
