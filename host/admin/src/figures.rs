@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use futures::future::join_all;
-use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_core::rows::{Member, NodeRow, NodeStatus};
 use ostraca_stats::{DURATION_BOUNDS, Ending, WorkKey, WorkTotal};
 use ostraca_store_ranges::RangedStore;
 use ostraca_wire::proto;
@@ -18,19 +18,27 @@ const HOTTEST: usize = 50;
 impl AdminService {
     /// Asks all live nodes.
     pub(super) async fn figures(&self) -> proto::Figures {
-        let view = self.current_view();
-        let live = view.nodes.iter().filter(|(_, row)| row.status == NodeStatus::Live);
-        let members =
-            live.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
-        let asked = members.map(|member| async move { self.gateway.figures(&member).await });
         let mut all = proto::Figures::default();
-        for answer in join_all(asked).await {
+        for answer in self.figures_of(|_| true).await {
             match answer {
                 Ok(figures) => all.nodes.push(figures),
                 Err(issue) => all.unresponsive.push(issue),
             }
         }
         all
+    }
+
+    /// Asks those of the live nodes that `is_asked` selects by their rows.
+    pub(super) async fn figures_of(
+        &self,
+        is_asked: impl Fn(&NodeRow) -> bool,
+    ) -> Vec<Result<proto::NodeFigures, proto::NodeIssue>> {
+        let view = self.current_view();
+        let asked =
+            view.nodes.iter().filter(|(_, row)| row.status == NodeStatus::Live && is_asked(row));
+        let members =
+            asked.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
+        join_all(members.map(|member| async move { self.gateway.figures(&member).await })).await
     }
 
     /// What this node has done.

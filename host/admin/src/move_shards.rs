@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
 use ostraca_catalog::pool;
 use ostraca_catalog::rows::{self, StoresRow};
 use ostraca_codes::codes;
 use ostraca_core::ids::{ShardId, ShardPath};
 use ostraca_core::pools::{Pool, PoolUse, Pools};
-use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_core::rows::NodeRow;
 use ostraca_store_ranges::{RangeMove, RangedStore, ShardMap};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{MoveShardsProgress, MoveShardsRequest, NodeIssue, Problem, ShardRange};
@@ -103,14 +102,8 @@ impl AdminService {
     /// Refuses a move to a store that a live host cannot use. That host would keep its shards where they are, and so the
     /// move would not end. A node that starts later does not start without the store.
     async fn check_hosts(&self, to: u128) -> Result<(), Problem> {
-        let view = self.current_view();
-        let hosts = view.nodes.iter().filter(|(_, row)| {
-            row.status == NodeStatus::Live && row.is_host() && !row.is_draining_or_leaving()
-        });
-        let members =
-            hosts.map(|(node, row)| Member { node: node.clone(), incarnation: row.incarnation });
-        let asked = members.map(|member| async move { self.gateway.figures(&member).await });
-        for answer in join_all(asked).await {
+        let is_host = |row: &NodeRow| row.is_host() && !row.is_draining_or_leaving();
+        for answer in self.figures_of(is_host).await {
             let figures = answer.map_err(|NodeIssue { node, reason }| {
                 let text =
                     format!("the node `{node}` does not say which stores it can use: {reason}");

@@ -71,13 +71,7 @@ impl AdminService {
     fn pool_without_other_host(&self, view: &ClusterView, node: &NodeId) -> Option<Pool> {
         let own = view.nodes.get(node)?;
         let has_other = |pool: &Pool| {
-            view.nodes.iter().any(|(other, row)| {
-                other != node
-                    && row.status == NodeStatus::Live
-                    && row.hosts(pool)
-                    && row.store_available
-                    && !row.is_draining_or_leaving()
-            })
+            view.nodes.iter().any(|(other, row)| other != node && row.may_get_shards(pool))
         };
         let pools = self.gateway.pools.get();
         pools.iter().find(|pool| own.hosts(pool) && !has_other(pool)).cloned()
@@ -186,13 +180,8 @@ impl AdminService {
 /// Which pools are not balanced because their hosts run different versions (S16.2); empty if there are none.
 fn blocked_reason(view: &ClusterView, pools: &Pools) -> String {
     let is_mixed = |pool: &&Pool| {
-        let may_get_shards = |row: &&NodeRow| {
-            row.status == NodeStatus::Live
-                && row.hosts(pool)
-                && row.store_available
-                && !row.is_draining_or_leaving()
-        };
-        let mut versions = view.nodes.values().filter(may_get_shards).map(|row| row.version);
+        let hosts = view.nodes.values().filter(|row| row.may_get_shards(pool));
+        let mut versions = hosts.map(|row| row.version);
         let first = versions.next();
         versions.any(|version| Some(version) != first)
     };

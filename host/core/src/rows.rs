@@ -176,6 +176,16 @@ impl NodeRow {
         self.draining || self.is_leaving()
     }
 
+    /// Whether the node may be given shards of a pool, as far as its row says: it is live, hosts the pool, reaches its
+    /// store, and need not give its shards away.
+    #[must_use]
+    pub fn may_get_shards(&self, pool: &Pool) -> bool {
+        self.status == NodeStatus::Live
+            && self.hosts(pool)
+            && self.store_available
+            && !self.is_draining_or_leaving()
+    }
+
     /// When this incarnation registered, according to its own wall clock, in milliseconds since 1970. For display only:
     /// no decision uses it.
     #[must_use]

@@ -223,13 +223,9 @@ impl ObservedCluster {
     /// does not respond to them (R9), that do not report, or that cannot run every deployed type (R24).
     pub(super) fn eligible_hosts(&self, pool: &Pool) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
-            self.all_live()
-                .filter(|(_, row)| {
-                    row.hosts(pool) && !row.is_draining_or_leaving() && row.store_available
-                })
-                .map(|(node, row)| {
-                    (Member { node: node.clone(), incarnation: row.incarnation }, row)
-                })
+            self.all_live().filter(|(_, row)| row.may_get_shards(pool)).map(|(node, row)| {
+                (Member { node: node.clone(), incarnation: row.incarnation }, row)
+            })
         };
         let cannot_serve = |member: &Member| {
             self.without_store.contains(member) || self.unresponsive.contains(&member.node)
