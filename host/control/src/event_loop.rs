@@ -31,6 +31,15 @@ use crate::view::ClusterView;
 /// Minimum time between two updates of the cluster view.
 const VIEW_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How a row was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// It was found when all rows were listed: nobody knows how old it is.
+    List,
+    /// It was written while this node watched.
+    Watch,
+}
+
 pub(super) struct ControlLoop {
     pub(super) deps: ControlDeps,
     pub(super) own: mpsc::UnboundedSender<Input>,
@@ -137,11 +146,13 @@ impl ControlLoop {
                 self.deps.loader.on_row_deleted(&key, revision);
                 self.deps.variables.on_row_deleted(&key, revision);
             }
+            Input::Listed(watch, _) if watch != self.watch => {}
+            Input::Listed(_, row) => self.about_all(&row, Source::List),
             Input::Watched(_, RowEvent::Set(row)) => match rows::decode_row(&row) {
                 Ok(Some((key, row, revision))) => {
                     self.handle_event(Event::RowObserved { key, value: Some((row, revision)) });
                 }
-                Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
+                Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row, Source::Watch),
                 Ok(None) if row.key == rows::TIME => self.advance_utc(&row),
                 Ok(None) if rows::is_about_access(&row.key) => {
                     self.deps.access.on_row_changed(&row);
@@ -181,15 +192,15 @@ impl ControlLoop {
     }
 
     /// Handles where operators and outside programs want shards.
-    fn learn_placement(&mut self, row: &StoredRow) {
-        let revision = row.revision;
+    fn learn_placement(&mut self, row: &StoredRow, source: Source) {
+        let (revision, is_listed) = (row.revision, source == Source::List);
         let event = match placed_pool(&row.key) {
             None => rows::decode::<PinsRow>(row)
                 .map(|row| Some(Event::PinsChanged { revision, pins: row.nodes() })),
             Some(name) => rows::decode::<PlacementRow>(row).map(|row| {
                 let pools = self.deps.gateway.pools.get();
                 let (pool, shards) = (name.to_owned(), row.wishes(pools.get(name)?));
-                Some(Event::PlacementChanged { pool, revision, shards })
+                Some(Event::PlacementChanged { pool, revision, is_listed, shards })
             }),
         };
         match event {
@@ -207,12 +218,12 @@ impl ControlLoop {
     }
 
     /// Handles the cluster-wide rows: the format, which this program may be unable to read, the settings and the pools.
-    fn about_all(&mut self, row: &StoredRow) {
+    fn about_all(&mut self, row: &StoredRow, source: Source) {
         if row.key == POOLS {
             return self.learn_pools(row);
         }
         if row.key == rows::PINS || row.key.starts_with(rows::PLACEMENTS) {
-            return self.learn_placement(row);
+            return self.learn_placement(row, source);
         }
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {

@@ -39,7 +39,7 @@ use ostraca_core::rows::Member;
 use ostraca_gateway::Gateway;
 use ostraca_health::CheckRunner;
 use ostraca_stats::Stats;
-use ostraca_store::{ClusterStore, EntityStore, RowEvent};
+use ostraca_store::{ClusterStore, EntityStore, RowEvent, StoredRow};
 use ostraca_store_ranges::RangedStore;
 use ostraca_store_sled::SledStore;
 use ostraca_workers as worker;
@@ -60,6 +60,8 @@ pub enum Input {
     Event(Event),
     /// A report from a worker.
     Report(worker::WorkerReport),
+    /// A cluster-wide row that was found when all rows were listed, before the watch with that number.
+    Listed(u64, StoredRow),
     /// From the thread's own watch: a row changed, or the watch with that number ended.
     Watched(u64, RowEvent),
     /// What the workers' shards have done, for their loads.

@@ -66,7 +66,7 @@ impl ControlLoop {
                 types.iter().filter(|row| rows::is_cluster_wide(&row.key)).collect();
             cluster_wide.sort_by_key(|row| row.key != rows::POOLS);
             for row in cluster_wide {
-                let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
+                let _ = own.send(Input::Listed(watch, row.clone()));
             }
             access.on_rows_read(&types, read_at);
             variables.on_rows_listed(&types, revision);

@@ -695,7 +695,7 @@ impl World {
             SimEvent::LearnPools { pid } => self.learn_pools(pid),
             SimEvent::PlaceShards => self.place_shards(),
             SimEvent::ProgramSays { changes } => self.program_says(changes),
-            SimEvent::LearnPlacements { pid } => self.learn_placements(pid),
+            SimEvent::LearnPlacements { pid } => self.learn_placements(pid, false),
             SimEvent::MeasureLoads => self.measure_loads(),
             SimEvent::JoinHanging => self.join_hanging(),
             SimEvent::Arrive { post } => self.arrive_at(post),

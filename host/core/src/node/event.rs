@@ -114,6 +114,9 @@ pub enum Event {
         pool: String,
         /// The row's revision in the store.
         revision: u64,
+        /// Whether the row was found when all rows were listed. Then nobody knows how old it is, so it counts as said now
+        /// only if this node knows an older revision.
+        is_listed: bool,
         /// All shards of the pool for which it names a node.
         shards: BTreeMap<ShardId, NodeId>,
     },

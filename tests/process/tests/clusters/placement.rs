@@ -63,6 +63,23 @@ async fn shards_follow_weights_pins_and_moves() {
     let (code, text) = run(&cluster, &["shards", "move", &number, "--to", &names[2]]).await;
     assert!(code == Some(0) && text.contains("moved"), "{code:?} {text}");
 
+    // What a program says once counts at once.
+    let create = ["pool", "create", "placed", "--shards", "6", "--strategy", "external"];
+    let (code, text) = run(&cluster, &create).await;
+    assert_eq!(code, Some(0), "{text}");
+    let all = SHARDS + 6;
+    let served = |view: &View| view.settled(all);
+    cluster.wait("the pool is served", served).await.expect("served");
+    let file = cluster.home(0).dir().join("placement.txt");
+    std::fs::write(&file, format!("25-30 {}\n", names[1])).expect("a file");
+    let file = file.to_str().expect("a path");
+    let (code, text) = run(&cluster, &["shards", "place", "--pool", "placed", file]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let placed = |view: &View| {
+        view.settled(all) && (25..=30).all(|shard| view.owner(shard) == Some(&*names[1]))
+    };
+    cluster.wait("they are placed", placed).await.expect("placed");
+
     for (arguments, code, expected) in [
         (&["shards", "pin", "99", "--to", "n1"][..], 2, "no shard 99"),
         (&["shards", "pin", "9-3", "--to", "n1"], 2, "is not a range of shards"),

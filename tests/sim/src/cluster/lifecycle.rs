@@ -218,7 +218,7 @@ impl World {
             return self.at(20, SimEvent::Begin { pid });
         }
         self.processes[pid].gateway.opened = true;
-        self.learn_placements(pid);
+        self.learn_placements(pid, true);
         self.handle_node_event(pid, Event::Tick);
     }
 

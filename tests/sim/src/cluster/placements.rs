@@ -165,7 +165,8 @@ impl World {
         }
     }
 
-    pub(super) fn learn_placements(&mut self, pid: Pid) {
+    /// `is_listed`: at its start, when it lists all rows.
+    pub(super) fn learn_placements(&mut self, pid: Pid, is_listed: bool) {
         if !self.processes[pid].alive || self.placements.revision == 0 {
             return;
         }
@@ -176,7 +177,8 @@ impl World {
             events.extend(self.pools.all.iter().map(|pool| {
                 let shards = wishes.range(pool.first..=pool.last());
                 let shards = shards.map(|(shard, node)| (*shard, node.clone())).collect();
-                Event::PlacementChanged { pool: pool.name.clone(), revision, shards }
+                let pool = pool.name.clone();
+                Event::PlacementChanged { pool, revision, is_listed, shards }
             }));
         }
         for event in events {

@@ -46,8 +46,8 @@ impl Machine {
             Event::UnrunnableTypes(types) => holdings.set_unrunnable_types(context, types),
             Event::MisplacedShards(shards) => holdings.set_misplaced(context, shards),
             Event::PinsChanged { revision, pins } => manager.set_pins(context, revision, pins),
-            Event::PlacementChanged { pool, revision, shards } => {
-                manager.set_placement(context, pool, revision, shards);
+            Event::PlacementChanged { pool, revision, is_listed, shards } => {
+                manager.set_placement(context, pool, revision, is_listed, shards);
             }
             Event::LoadsMeasured(loads) => self.send_to_manager(ControlMessage::Loads(loads)),
             Event::StateMoves(range) => manager.set_moving_state(range),

@@ -21,16 +21,20 @@ fn pin(cluster: &mut Cluster, revision: u64, pins: &[(u32, &str)]) {
     tell_all(cluster, &Event::PinsChanged { revision, pins });
 }
 
-/// A program says it twice in a row: what a node learns of first may be from long ago.
+/// A program says where it wants shards, and every node sees it.
 fn wish(cluster: &mut Cluster, revision: u64, wishes: &[(u32, &str)]) {
-    find(cluster, 2 * revision - 1, wishes);
-    find(cluster, 2 * revision, wishes);
+    tell_all(cluster, &placement(revision, false, wishes));
 }
 
+/// Every node finds the row of a program when it lists all rows.
 fn find(cluster: &mut Cluster, revision: u64, wishes: &[(u32, &str)]) {
+    tell_all(cluster, &placement(revision, true, wishes));
+}
+
+fn placement(revision: u64, is_listed: bool, wishes: &[(u32, &str)]) -> Event {
     let shards = wishes.iter().map(|(shard, node)| (ShardId(*shard), NodeId::from(*node)));
     let (pool, shards) = (DEFAULT_POOL.into(), shards.collect());
-    tell_all(cluster, &Event::PlacementChanged { pool, revision, shards });
+    Event::PlacementChanged { pool, revision, is_listed, shards }
 }
 
 fn owner(cluster: &Cluster, shard: u32) -> String {
@@ -250,7 +254,18 @@ fn e9_wishes_of_unknown_age_move_nothing_until_said_again() {
     assert_eq!(timed_out(&cluster), 0);
     assert!(cluster.epochs().iter().all(|(shard, epoch)| *epoch > before[shard]));
     // The program lives.
-    find(&mut cluster, 8, &all);
+    wish(&mut cluster, 8, &all);
+    cluster.run(10_000);
+    assert_eq!(cluster.spread(), spread([("b", 12)]));
+}
+
+#[test]
+fn e9_a_change_found_after_a_lost_watch_counts_at_once() {
+    let mut cluster = external();
+    wish(&mut cluster, 1, &[(1, "a")]);
+    cluster.run(10_000);
+    let all: Vec<_> = (1..=SHARDS).map(|shard| (shard, "b")).collect();
+    find(&mut cluster, 2, &all);
     cluster.run(10_000);
     assert_eq!(cluster.spread(), spread([("b", 12)]));
 }

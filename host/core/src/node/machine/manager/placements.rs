@@ -98,6 +98,7 @@ impl Manager {
         context: &Context,
         pool: String,
         revision: u64,
+        is_listed: bool,
         shards: BTreeMap<ShardId, NodeId>,
     ) {
         let known = self.placements.wishes.get(&pool);
@@ -106,8 +107,8 @@ impl Manager {
         }
         let changes = known.is_none_or(|known| known.state != Wish::Said || known.shards != shards);
         let said_at = context.mono();
-        // The first one may be from long ago. A program that lives says it again.
-        let state = if known.is_some() { Wish::Said } else { Wish::Found };
+        // The first one of a list may be from long ago. A program that lives says it again.
+        let state = if is_listed && known.is_none() { Wish::Found } else { Wish::Said };
         let wishes = Wishes { revision, shards, said_at, state };
         self.placements.wishes.insert(pool, wishes);
         if changes {
