@@ -238,8 +238,13 @@ impl AttackRun {
     /// Connects each client to its own gateway again: after a fault, it may still use another node's.
     async fn reconnect(&mut self) -> Result<()> {
         for (client, node) in self.clients.iter_mut().zip(&self.gateways) {
-            let returned = self.cluster.client(*node).await?;
-            std::mem::replace(client, returned).close().await;
+            let name = self.cluster.name(*node);
+            let until = Instant::now() + TIMEOUT;
+            while client.connected_to().is_none_or(|(of, _)| of != name) {
+                ensure!(Instant::now() < until, "no client connects to {name}");
+                let again = self.cluster.client(*node).await?;
+                std::mem::replace(client, again).close().await;
+            }
         }
         Ok(())
     }
