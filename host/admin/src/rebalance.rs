@@ -8,7 +8,7 @@ use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
 use ostraca_core::pools::{Pool, Pools};
-use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_core::rows::NodeStatus;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     DrainProgress, NodeIssue, Problem, RebalancePlan, RebalanceProgress, ShardMove,
@@ -220,7 +220,7 @@ fn count(view: &ClusterView, node: &NodeId) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use ostraca_core::ids::Incarnation;
-    use ostraca_core::rows::Roles;
+    use ostraca_core::rows::{NodeRow, Roles};
 
     use super::*;
 
